@@ -28,10 +28,20 @@ def _read_excel(file: Any) -> dict[str, pd.DataFrame]:
     return sheets
 
 
+def _read_arrow(file: IO[bytes]) -> pd.DataFrame:
+    """Return the table of an Arrow file or stream."""
+    is_file = file.read(6) == b"ARROW1"
+    file.seek(0)
+    frame: pd.DataFrame = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_pandas()
+    return frame
+
+
 _FRAMES: dict[str, Callable[..., pd.DataFrame | dict[str, pd.DataFrame]]] = {
-    ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather,
-    ".xlsx": _read_excel, ".xls": _read_excel,
+    ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": _read_arrow,
+    ".arrows": _read_arrow, ".xlsx": _read_excel, ".xls": _read_excel,
 }  # fmt: skip
+_MAGIC = {b"PAR1": pd.read_parquet, b"ARRO": _read_arrow, b"\xff\xff\xff\xff": _read_arrow}
+"""Readers by the first bytes of a file, which count more than its name."""
 _TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ZIP = ".zip"
 SUPPORTED = f"{', '.join((*_TEXTS, *_FRAMES))}; text packed as {', '.join((*_PACKERS, _ZIP))}"
@@ -59,18 +69,25 @@ class Table:
     """Of the rows in the file."""
     orders: list[str] = field(default_factory=list)
     """Orders of day, month and year that its dates may have."""
+    shifts: list[int] = field(default_factory=list)
+    """By how many days the sessions of times late in the day may be later."""
     signs: dict[str, str] = field(default_factory=dict)
     """Decimal signs of `price` and `volume`, as `decimal_sign` finds them."""
 
     @property
     def is_settled(self) -> bool:
         """Nothing of its notation is left open."""
-        return len(self.orders) == 1 and not any(sign.startswith("?") for sign in self.signs.values())
+        return len(self.orders) == len(self.shifts) == 1 and not any(sign.startswith("?") for sign in self.signs.values())
 
     @property
     def family(self) -> tuple[str, ...]:
         """Files of one vendor have the same."""
         return (*(() if self.layout.panel else self.layout.titles), self.layout.separator)
+
+    @property
+    def clock(self) -> str:
+        """The role of the column with times of a day."""
+        return "time" if "time" in self.layout.fields else "date"
 
     def text(self, role: str) -> str:
         """Return a column's texts as lines."""
@@ -85,11 +102,13 @@ def read_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequ
     """
     try:
         with path.open("rb") as raw:
-            is_parquet = raw.read(4) == b"PAR1"
-        if read := pd.read_parquet if is_parquet else _FRAMES.get(path.suffix.lower()):
-            table = _frame_table(path, read, choices, needed)
-        else:
-            table = _csv_table(path, choices, dropped, needed)
+            file = raw if raw.seekable() else io.BytesIO(raw.read())  # a pipe gives its bytes once
+            start = file.read(4)
+            file.seek(0)
+            if read := _MAGIC.get(start, _FRAMES.get(path.suffix.lower())):
+                table = _frame_table(path, file, read, choices, needed)
+            else:
+                table = _csv_table(path, file, choices, dropped, needed)
     except (EOFError, OSError, BadZipFile, NotImplementedError, RuntimeError, pa.ArrowException) as error:
         raise UnusableFileError(f"no readable file ({first_line(error)})") from None
     if not len(table.cells[0]):
@@ -113,10 +132,9 @@ def _require_no_tickers(table: Table) -> None:
             )
 
 
-def _csv_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
+def _csv_table(path: Path, file: IO[bytes], choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
     """Read text, packed or not; count lines that cannot be a row."""
-    with _opened(path) as stream:
-        head_bytes = stream.read(_HEAD_BYTES)
+    head_bytes = _unpacked(file, path).read(_HEAD_BYTES)
     if head_bytes.startswith((b"PK\3\4", b"\x1f\x8b", b"7z\xbc", b"\xfd7zXZ")):
         raise UnusableFileError("a packed file under the name of another kind; unpack it")
     try:
@@ -124,8 +142,9 @@ def _csv_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequ
         codecs.getincrementaldecoder(encoding)().decode(head_bytes)
     except UnicodeDecodeError:
         encoding = "cp1252"
-    with _opened(path) as stream, io.TextIOWrapper(stream, encoding, errors="replace") as file:
-        lines = (line for line in file if not line.isspace())
+    file.seek(0)
+    with io.TextIOWrapper(_unpacked(file, path), encoding, errors="replace") as text:
+        lines = (line for line in text if not line.isspace())
         head = list(islice(lines, _HEAD_LINES))
         before, layout = _find_layout(head, choices, needed)
         dropped["line before the first bar"] += before
@@ -136,9 +155,8 @@ def _csv_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequ
     return Table(path, layout, [*cells] or [""], before + layout.headers + 1)
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """Open a file, unpacked. Raises `UnusableFileError` for an archive of several."""
-    file = path.open("rb")
+def _unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
+    """Return what is packed in a file. Raises `UnusableFileError` for an archive of several."""
     if path.suffix.lower() == _ZIP:
         archive = ZipFile(file)
         names = [one.filename for one in archive.infolist() if not one.is_dir()]
@@ -203,14 +221,14 @@ def _fields(lines: Iterator[str], layout: Layout, dropped: Counter[str]) -> Iter
 
 def _frame_table(
     path: Path,
+    file: IO[bytes],
     read: Callable[[Any], pd.DataFrame | dict[str, pd.DataFrame]],
     choices: Choices,
     needed: Sequence[str],
 ) -> Table:
     """Read a parquet file, a feather file or the one sheet of bars of a workbook, the index among the columns."""
     try:
-        with path.open("rb") as file:
-            content = read(file)
+        content = read(file)
     except _UNREADABLE as error:
         kind = read.__name__.lstrip("_").removeprefix("read_")
         raise UnusableFileError(f"no readable {kind} file ({first_line(error)})") from None

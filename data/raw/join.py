@@ -24,7 +24,7 @@ from data.raw.layout import (
     is_adjusted_bar,
     role_of,
 )
-from data.raw.text import NO_DAY, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
+from data.raw.text import NO_DAY, bare_numbers, decimal_sign, late_stamps, numbers, possible_orders, resolve_days
 from utils.arrays import Float64Array, Int32Array
 from utils.config.prepare import Choices
 from utils.config.settings import hint
@@ -148,10 +148,14 @@ def _read(
     """
     table = read_table(path, replace(choices, columns=(*choices.columns, "date=known")), Counter(), ())
     fields, text = table.layout.fields, table.text("date")
-    orders = possible_orders(text, sessions, is_daily=False) if choices.dates == "auto" else [choices.dates]
+    orders = [choices.dates]
+    if choices.dates == "auto":
+        orders = possible_orders(text, sessions, is_daily=False, is_taiwan=table.layout.is_taiwan)
     if len(orders) > 1:
         raise UnclearFileError(f"dates like {text.partition(chr(10))[0]!r} may be read in several ways; say --dates")
-    rows = pd.DataFrame({"day": resolve_days(text, orders[0]).astype(np.int64)})
+    days = resolve_days(text, orders[0]).astype(np.int64)
+    is_late, shifts = late_stamps(text, days)
+    rows = pd.DataFrame({"day": days + (is_late & (days != NO_DAY)) * shifts[-1]})  # known to the later session
     rows = rows.assign(**further_columns(table, choices, {*fields} - {"date", "time", "ticker"}, path.stem))
     is_read = rows["day"] != NO_DAY
     if rows.shape[1] == 1 or (~is_read).mean() > choices.max_bad_row_share:

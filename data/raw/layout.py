@@ -18,7 +18,8 @@ STANDARD = ["day", "ticker", *VALUES]
 EVENTS = ["split", "dividend"]
 FACTORS = ["factor", "divisor"]
 NUMBERS = [*VALUES, "adjusted", *FACTORS, *EVENTS, "gain"]
-_CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
+_TICKERS = frozenset({"ticker", "tickers", "symbol", "symbols"})
+_CORNERS = _TICKERS | {"", "price", "attributes", "date"}
 UNIT = re.compile(r"(?<=.)[(\[]([^)\]]*)[)\]]")
 """What is in brackets."""
 _LETTERS = {"t": "date", "o": "open", "h": "high", "l": "low", "c": "close", "v": "volume"}
@@ -31,6 +32,7 @@ def plain(title: str) -> str:
 
 
 _TITLES = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
+del _TITLES["months"]
 WORDS = {name: frozenset(words) for name, words in _TITLES.pop("words").items()}
 """Words by what they say of a column, as `headers.toml` explains them."""
 BLANKS = WORDS["blanks"]
@@ -76,6 +78,11 @@ class Layout:
         """Columns of numbers by role by ticker, which is "" where columns are not those of tickers."""
         groups = (self.panel or {"": self.fields}).items()
         return {ticker: {role: roles[role] for role in NUMBERS if role in roles} for ticker, roles in groups}
+
+    @property
+    def is_taiwan(self) -> bool:
+        """Titles are in the Chinese of Taiwan, as 收盤價 is."""
+        return any("盤" in title for title in self.titles)
 
     @property
     def has_closes_only(self) -> bool:
@@ -129,7 +136,8 @@ def _panel_layout(first: Sequence[str], second: Sequence[str], separator: str) -
         if plain(tickers[0]) not in _CORNERS or len(names) != len(titles) - 1 or not all(names):
             continue
         panel = _panel({place: (title, names[place - 1]) for place, title in enumerate(titles) if place})
-        if any("close" in group for group in panel.values()) and not any(are_numbers(names)):
+        are_names = plain(tickers[0]) in _TICKERS or not any(are_numbers(names))
+        if any("close" in group for group in panel.values()) and are_names:
             return Layout(2, {"date": 0}, tuple(titles), separator, panel)
     return None
 
@@ -181,8 +189,8 @@ def _titled_layout(
     for place, title in enumerate(titles):  # alone it names a date
         if plain(title) in NAMES["time"] and place not in fields.values():
             fields["time"] = place
-    if any(are_days(titles)) or ("date" not in fields and any(are_numbers(titles))):
-        return None
+    if any(are_days(titles)) or ("date" not in fields and titles[0].strip() and any(are_numbers(titles))):
+        return None  # an index without a title may have tickers beside it that are numbers
     if 0 not in fields.values() and (is_day[0] or not any(cells)):
         fields.setdefault("date", 0)  # an index column, whatever its title
     missing = [role for role in ("date", *needed) if role not in fields]

@@ -12,11 +12,13 @@ from data.raw.join import further_columns
 from data.raw.layout import BLANKS, EVENTS, PRICES, UnclearFileError, plain
 from data.raw.text import (
     CURRENCY,
+    NO_DAY,
     OTHER,
     bare_numbers,
     clocks,
     date_of,
     decimal_sign,
+    late_stamps,
     numbers,
     possible_orders,
     resolve_days,
@@ -38,9 +40,12 @@ Evidence = defaultdict[tuple[str, ...], set[str]]
 
 def examine(table: Table, evidence: Evidence, known: Int32Array | None, *, is_daily: bool = True) -> None:
     """Find what a file shows of its own notation, and add it to the evidence; its numbers become bare ones."""
-    table.orders = possible_orders(table.text("date"), known, is_daily=is_daily)
+    table.orders = possible_orders(table.text("date"), known, is_daily=is_daily, is_taiwan=table.layout.is_taiwan)
     if len(table.orders) == 1:
         evidence["date", *table.family].add(table.orders[0])
+        table.shifts = late_stamps(table.text(table.clock), resolve_days(table.text("date"), table.orders[0]))[1]
+    if len(table.shifts) == 1:
+        evidence["late", *table.family].add(str(table.shifts[0]))
     shown: dict[str, set[str]] = {"price": set(), "volume": set()}
     for group in table.layout.groups.values():
         for role, place in group.items():
@@ -68,13 +73,22 @@ def settle(table: Table, evidence: Evidence, choices: Choices, known: Int32Array
     """
     if len(table.orders) > 1:
         dates, shown = table.text("date"), _only(evidence["date", *table.family])
-        told = [order for order in (choices.dates, shown) if order in table.orders]
+        told = [order for order in (choices.dates, shown, "roc") if order in table.orders]
         table.orders = told[:1] or [order for order in possible_orders(dates, known) if order in table.orders]
         if len(table.orders) != 1:
             words = " or ".join(f"--dates {order}" for order in table.orders)
             raise UnclearFileError(
                 f"dates like {dates.partition(chr(10))[0]!r} may be read in several ways; say which: {words}"
             )
+        table.shifts = late_stamps(table.text(table.clock), resolve_days(dates, table.orders[0]))[1]
+    if len(table.shifts) > 1:
+        shown = _only(evidence["late", *table.family])
+        if not shown and choices.dates == "auto":
+            raise UnclearFileError(
+                f"times like {table.text(table.clock).partition(chr(10))[0]!r}, which may be of that day's session or of "
+                "the next one; write dates of sessions, or take days as they are: --dates ymd"
+            )
+        table.shifts = [int(shown or 0)]
     price = table.signs["price"]
     for what in [what for what, sign in table.signs.items() if sign.startswith("?")]:
         # Volume is in whole numbers, unless it is written as prices are.
@@ -105,6 +119,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     layout, frames = table.layout, []
     further = further_columns(table, choices)
     days = resolve_days(table.text("date"), table.orders[0])
+    if table.shifts[0]:
+        days += late_stamps(table.text(table.clock), days)[0] & (days != NO_DAY)
     names = np.array(table.text("ticker").split("\n"), dtype=object) if "ticker" in layout.fields else None
     for ticker, group in layout.groups.items():
         values = {role: _values(table, role, place) for role, place in group.items()}
@@ -211,7 +227,7 @@ def one_bar_a_day(rows: pd.DataFrame, table: Table, choices: Choices) -> pd.Data
     is_several = rows.duplicated(key, keep=False)
     if not is_several.any():
         return rows
-    clock = clocks(table.text("time" if "time" in table.layout.fields else "date"))
+    clock = clocks(table.text(table.clock))
     rows = rows.assign(clock=clock[rows.index])
     several = rows[is_several]
     within = several.groupby(key)["clock"].nunique() > 1

@@ -4,20 +4,23 @@ A column of texts is one string, a line for each row.
 """
 
 import re
+import tomllib
 from collections.abc import Iterable, Sequence
 from datetime import date
+from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
 
 from data.bars import latest_day, misread_weekdays, spacing
-from utils.arrays import Float64Array, Int32Array
+from utils.arrays import BoolArray, Float64Array, Int32Array
 
 EPOCH = date(1970, 1, 1).toordinal()
 NO_DAY = np.iinfo(np.int32).min
 """Marks a date that could not be read."""
-ORDERS = {"mdy": ("%m-%d-%Y", "%m-%d-%y"), "dmy": ("%d-%m-%Y", "%d-%m-%y"), "ymd": ("%y-%m-%d",)}
-"""Forms of dates in digits by the order of day, month and year."""
+ORDERS = {"mdy": ("%m-%d-%Y", "%m-%d-%y"), "dmy": ("%d-%m-%Y", "%d-%m-%y"), "ymd": ("%y-%m-%d",), "roc": ()}
+"""Forms of dates in digits by the order of day, month and year; `roc` has years of the Republic of China first."""
 OTHER = {".": ",", ",": "."}
 """The sign that groups thousands, by the decimal one."""
 
@@ -26,13 +29,14 @@ _ASCII = {ord(zero) + digit: str(digit) for zero in _ZEROS for digit in range(10
 _ASCII |= {0x66B: ".", 0x66C: ",", 0xFF0E: ".", 0xFF0C: ",", 0x2212: "-"}
 _EDGES = re.compile(r"^[^\S\n]+|[^\S\n]+$", re.MULTILINE)
 _NO_ISO = re.compile(r"^(?!\d{4}-\d\d-\d\d$)", re.MULTILINE | re.ASCII)
-_DATE = r"^(\d{8}|\w{1,9}[-/. ]+\w{1,9}[-/., ]+\d{1,4})\.?(?:\.0|,?[ T].*)?$"
-_SETTLED = ("%Y-%m-%d", "%Y%m%d", "%d-%b-%Y", "%d-%b-%y", "%b-%d-%Y")
-_UNSETTLED = re.compile(r"^\d\d?[-/. ]+\d\d?[-/. ]+\d\d", re.MULTILINE)
+_DATE = r"^(\d{8}|\w{1,12}[-/. ]+\w{1,12}[-/., ]+\d{1,4})\.?(?:\.0|,?[ T].*)?$"
+_SETTLED = ("%Y-%m-%d", "%Y%m%d", "%d-M%m-%Y", "%d-M%m-%y", "M%m-%d-%Y", "%Y-M%m-%d")
+_UNSETTLED = re.compile(r"^\d{1,3}[-/. 年]+\d\d?[-/. 月]+\d\d?", re.MULTILINE)
 _UNIX = r"^(\d{9,10}|\d{12,13}|\d{15,16}|\d{18,19})(?:\.0)?$"
-_MONTH = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:uary|ruary|ch|il|e|y|ust|t|tember|ober|ember)?\b"
-_LIKE_DATE = re.compile(rf"{_DATE}|{_UNIX}|^\d+年")
-_UTC = r"^\d{4}-\d{2}-\d{2}[ T](\d{2}):(\d{2})(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)$"
+_REPUBLIC, _FOUNDED, _TAIPEI = r"^(?:中華)?民[國国] ?(\d{1,3})(?=\D)", 1911, date(1962, 2, 9)
+"""What marks its years, the year before its first, and when its exchange opened."""
+_LIKE_DATE = re.compile(rf"{_DATE}|{_UNIX}|^\d+年|{_REPUBLIC}")
+_UTC, _OFFSET = r":.*(?:Z|UTC|[+-]00:?00)$", r":.*[+-]\d\d:?\d\d$"
 _CLOCK = r"(?:^|[ T])(\d{1,2}):?(\d{2}):?(\d{2})?(?:\.\d+)? ?([AaPp][Mm])?(?: ?Z| ?UTC|[+-]\d\d:?\d\d)?$"
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "万": 1e4, "亿": 1e8}
 _STRANGE = re.compile(r"[^-+0-9.,\n]")
@@ -50,6 +54,8 @@ _NOT_GROUPED = {
     for decimal, group in OTHER.items()
 }
 """Lines where the other sign than the decimal one does not group thousands."""
+_MANY = 10
+"""Times as many sessions on one weekday as on another one, where a special session may be on this."""
 
 
 def lines_of(texts: Iterable[str]) -> str:
@@ -58,12 +64,32 @@ def lines_of(texts: Iterable[str]) -> str:
     return text if text.isascii() and " " not in text else _EDGES.sub("", text.translate(_ASCII))
 
 
+def _letters(word: str) -> str:
+    """Return the letters of a word in lower case, without accents."""
+    return "".join(filter(str.isalpha, normalize("NFKD", word.casefold())))
+
+
+_MONTHS = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))["months"]
+_STEMS = {_letters(stem): f"M{1 + number:02}" for number, stems in enumerate(_MONTHS.values()) for stem in stems}
+
+
+def _month(word: re.Match[str]) -> str:
+    """Return M03 for March in any of the languages, by its longest stem that is known, and any other word as it is."""
+    known = [stem for stem in _STEMS if _letters(word[0]).startswith(stem)]
+    return _STEMS[max(known, key=len)] if known else word[0]
+
+
+def _of_republic(year: re.Match[str]) -> str:
+    return str(_FOUNDED + int(year[1]))
+
+
 def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     """Return days since 1970-01-01 (lines,) of one file's dates, `NO_DAY` for any other text.
 
-    Accepts 2014-11-30, 20141130, 30-Nov-2014, Nov 30, 2014, 11/30/2014 and 30/11/2014, each with or without a time of
-    day, and Unix time in seconds, or thousandths of them to nanoseconds. Dates in digits that do not begin with a year
-    of four have the `order`, one of `ORDERS`.
+    Accepts 2014-11-30, 20141130, 30-Nov-2014, Nov 30, 2014, 11/30/2014 and 30/11/2014, months in some twenty languages,
+    each with or without a time of day, and Unix time in seconds, or thousandths of them to nanoseconds. The day is that
+    of the zone in which a time is written. Dates in digits that do not begin with a year of four have the `order`, one
+    of `ORDERS`.
     """
     lines = text.split("\n")
     if not _NO_ISO.search(text):
@@ -73,23 +99,17 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
             pass
     place, unique = pd.factorize(np.array(lines, dtype=object))
     dates = pd.Series(unique, dtype="str")
-    plain = dates.str.replace(r"^(\d+)年(\d+)月(\d+)日$", r"\1-\2-\3", regex=True)
+    plain = dates.str.replace(_REPUBLIC, _of_republic, regex=True)
+    plain = plain.str.replace(r"^(\d+)年(\d+)月(\d+)日$", r"\1-\2-\3", regex=True)
+    plain = plain.str.replace(r"[^\W\d_]{3,}", _month, regex=True)
     plain = plain.str.extract(_DATE, expand=False, flags=re.ASCII).str.replace(r"[-/., ]+", "-", regex=True)
-    plain = plain.str.replace(_MONTH, r"\1", regex=True)  # 30-November-2014 becomes 30-Nov-2014
-    days = pd.Series(np.nan, index=dates.index)
+    if order == "roc":
+        plain = plain.str.replace(r"^(\d{2,3})(?=-\d\d?-\d\d?$)", _of_republic, regex=True)
+    days = _unix_seconds(dates) // 86400
     for form in (*_SETTLED, *ORDERS[order]):
         if not (left := plain[days.isna()].dropna()).empty:
             parsed = pd.to_datetime(left, format=form, errors="coerce").dropna()
             days[parsed.index] = parsed.to_numpy().astype("datetime64[D]").astype(np.float64)
-    clock = dates.str.extract(_UTC, flags=re.ASCII).astype(np.float64)
-    hours = (_unix_seconds(dates) / 3600).fillna(24 * days + clock[0] + clock[1] / 60)
-    # A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC as well; midnight east
-    # of Greenwich falls late on the day before. Stamps are read so where late ones fall on Sundays, none on a Friday.
-    # No zone's midnight is between quarters of an hour, or of the hours before 13:00; closes on Sundays are.
-    is_late = (hours % 24 >= 11) & (hours % 0.25 == 0) & ((hours % 24 >= 13) | (hours % 1 == 0))
-    weekdays = (hours[is_late] // 24 + 3) % 7  # Monday is 0; 1970-01-01 was a Thursday
-    is_east = (weekdays == 6).any() and not (weekdays == 4).any()
-    days = (hours // 24 + (is_late & is_east)).fillna(days)
     resolved: Int32Array = days.fillna(NO_DAY).to_numpy(np.int32)
     return np.asarray(resolved[place])
 
@@ -100,11 +120,14 @@ def _unix_seconds(texts: "pd.Series[str]") -> "pd.Series[float]":
     return digits.astype(np.float64) / 1000.0 ** (digits.str.len() // 3 - 3)
 
 
-def possible_orders(text: str, known: Int32Array | None = None, *, is_daily: bool = True) -> list[str]:
+def possible_orders(
+    text: str, known: Int32Array | None = None, *, is_daily: bool = True, is_taiwan: bool = False
+) -> list[str]:
     """Return the orders of `ORDERS` in which one file's dates can be read, one where nothing depends on it.
 
     An order is possible if it reads as many of the dates as any, and, where this leaves several, if its days do not
-    fall on weekends, in the future, a week or month apart (of daily bars), or beside those of `known` bars.
+    fall on weekends, in the future, a week or month apart (of daily bars), or beside those of `known` bars. Years of
+    the Republic of China have three digits, or two where titles are those of Taiwan.
     """
     if not _UNSETTLED.search(text):
         return ["mdy"]
@@ -116,7 +139,9 @@ def possible_orders(text: str, known: Int32Array | None = None, *, is_daily: boo
     if len(left) == 1 or not most:
         return left[:1]
     fits = {order: 0 if known is None or not known.size else _fit(read[order], known) for order in left}
+    opened = _TAIPEI.toordinal() - EPOCH
     for is_likely in (
+        lambda order: order != "roc" or (is_taiwan and read[order][0] >= opened),
         lambda order: read[order][-1] <= latest_day(),
         lambda order: not (is_daily and spacing(read[order])),
         lambda order: not misread_weekdays(read[order]),
@@ -143,6 +168,32 @@ def clocks(text: str) -> Float64Array:
     hour = hour.where(groups[3].isna(), hour % 12 + 12 * groups[3].str.upper().eq("PM"))
     since = 3600 * hour + 60 * minute + second.fillna(0)
     return np.asarray(since.fillna(_unix_seconds(texts) % 86400), dtype=np.float64)
+
+
+def late_stamps(text: str, days: Int32Array) -> tuple[BoolArray, list[int]]:
+    """Return which times (lines,) are late on their days, and by how many days, 0 or 1, their sessions may be later.
+
+    In UTC midnight of an exchange in the East is a full hour from 11:00 on of the day before, and any quarter from
+    18:00 on; where the zone is further west than the exchange, or a session opens on the eve, it is in the evening.
+    Sessions are on Fridays and hardly on Sundays: that settles it, and a few days from Monday to Thursday do not.
+    """
+    place, unique = pd.factorize(np.array(text.split("\n"), dtype=object))
+    texts = pd.Series(unique, dtype="str")
+    clock = np.where(texts.str.contains(":") | texts.str.match(_UNIX), clocks("\n".join(unique)), np.nan)
+    is_utc = (texts.str.contains(_UTC) | texts.str.match(_UNIX)).to_numpy()
+    is_local = texts.str.contains(_OFFSET).to_numpy() & ~is_utc
+    is_evening = (clock >= 18 * 3600) & (clock % 900 == 0)
+    is_hour = (clock >= 11 * 3600) & (clock % 3600 == 0)
+    is_late = (is_evening | (is_hour & ~is_local))[place]
+    if not is_late.any():
+        return is_late, [0]
+    weekdays = (np.unique(days[is_late & (days != NO_DAY)]).astype(np.int64) + 3) % 7  # Monday is 0
+    fridays, sundays = (weekdays == 4).sum(), (weekdays == 6).sum()
+    is_sure = is_evening | (is_hour & is_utc)  # a market of the Gulf closes in its own afternoon, or at noon in UTC
+    if fridays > _MANY * sundays or (not sundays and not is_sure.any()):
+        return is_late, [0]
+    is_east = sundays > _MANY * fridays and is_sure[place][is_late].all() and (clock[place][is_late] != 12 * 3600).any()
+    return is_late, [1] if is_east else [0, 1]
 
 
 def date_of(day: float) -> date:
