@@ -40,7 +40,7 @@ _FRAMES: dict[str, Callable[..., pd.DataFrame | dict[str, pd.DataFrame]]] = {
     ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": _read_arrow,
     ".arrows": _read_arrow, ".xlsx": _read_excel, ".xls": _read_excel,
 }  # fmt: skip
-_MAGIC = {b"PAR1": pd.read_parquet, b"ARRO": _read_arrow, b"\xff\xff\xff\xff": _read_arrow}
+_MAGIC = {b"PAR1": pd.read_parquet, b"ARROW1\0\0": _read_arrow, b"\xff" * 4: _read_arrow}
 """Readers by the first bytes of a file, which count more than its name."""
 _TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ZIP = ".zip"
@@ -103,9 +103,10 @@ def read_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequ
     try:
         with path.open("rb") as raw:
             file = raw if raw.seekable() else io.BytesIO(raw.read())  # a pipe gives its bytes once
-            start = file.read(4)
+            start = file.read(8)
             file.seek(0)
-            if read := _MAGIC.get(start, _FRAMES.get(path.suffix.lower())):
+            readers = [read for magic, read in _MAGIC.items() if start.startswith(magic)]
+            if read := readers[0] if readers else _FRAMES.get(path.suffix.lower()):
                 table = _frame_table(path, file, read, choices, needed)
             else:
                 table = _csv_table(path, file, choices, dropped, needed)
@@ -134,7 +135,8 @@ def _require_no_tickers(table: Table) -> None:
 
 def _csv_table(path: Path, file: IO[bytes], choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
     """Read text, packed or not; count lines that cannot be a row."""
-    head_bytes = _unpacked(file, path).read(_HEAD_BYTES)
+    packed = _unpacked(file, path)  # which would close the file where nothing held it
+    head_bytes = packed.read(_HEAD_BYTES)
     if head_bytes.startswith((b"PK\3\4", b"\x1f\x8b", b"7z\xbc", b"\xfd7zXZ")):
         raise UnusableFileError("a packed file under the name of another kind; unpack it")
     try:

@@ -7,20 +7,19 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from data.raw.files import SUFFIXES, SUPPORTED
-from data.raw.layout import UnclearFileError, role_of
+from data.raw.layout import WORDS, UnclearFileError, role_of
 from data.raw.text import NO_DAY
 from utils.arrays import Int32Array
 from utils.errors import DataError
 
-_FILE = re.compile(
-    r"(?:historicaldata_|daily_(?:adjusted_)?)?(?:(\^.+)_d|(.+)_us_d|(.+)\.us|(.+?))"
-    r"(?: (?:stock )?(?:historical data|price history))?(?: ?\(\d+\))?",
-    re.IGNORECASE,
-)
-"""What Nasdaq, Alpha Vantage, Stooq, Investing.com and browsers add to a ticker in a file's name."""
 _YEAR = re.compile(r"(.*?)[-_ ]?((?:19|20)\d\d)")
-_NO_TICKER = re.compile(r"part[-_.\w]*|data|prices?|bars|daily|ohlcv?|quotes?|history|1d")
-"""Names of files in a folder that is named after their ticker."""
+_DATE = r"(?:19|20)\d\d(?:\d{4}|[-_.]\d\d(?:[-_.]\d\d)?)|\d\d?[-_.]\d\d?[-_.](?:19|20)\d\d|1\d{9}(?:\d{3})?"
+_WORD = rf"(?:(?![A-Z]{{2}})(?i:{'|'.join(WORDS['download'])})|1D|\(\d+\)|part[-_.]?\d[-.\w]*|{_DATE})"  # MAX is a ticker
+_ADDED = re.compile(rf"^(?:{_WORD}[-_ ,]+)+(?=.)|(?:(?:[-_ ,]+|(?=\()){_WORD})+$|_us_d$|\.(?i:us)$|_d$")
+"""What vendors and browsers add to a ticker in a file's name, before and behind it."""
+_ALL_ADDED = re.compile(rf"(?:{_WORD}[-_ ,]*)+")
+_NAME = re.compile(r"\S{1,24}(?: [A-Z]\w{0,5}){0,2}")
+"""A name that may be a ticker: one word, perhaps with a market and a class."""
 NOT_READ = f"no kind of file that is read ({SUPPORTED})"
 
 
@@ -73,15 +72,18 @@ def _walk(source: Path) -> Iterator[Path]:
 
 
 def ticker_of(path: Path, source: Path, days: Int32Array) -> str:
-    """Return the ticker that a file's name tells; Stooq's ^spx_d, aapl_us_d and aapl.us are ^SPX and AAPL.
+    """Return the ticker that a file's name tells, without what vendors add; Stooq's ^spx_d and aapl_us_d are ^SPX, AAPL.
 
     A folder `ticker=AAPL` tells it first, and any folder where the file is named after its year, or not after a stock.
+    Raises `UnclearFileError` where neither does.
     """
     *folders, name = Path(shown(path, source)).parts
     for part in reversed(Path(shown(path)).parts[:-1]):
         key, _, value = part.partition("=")
         if value and (role_of(key) or ("", 0))[0] == "ticker":
             return value
+    if not path.is_file():
+        raise UnclearFileError("a pipe, whose name tells no ticker; give a column of tickers")
     stem = name
     while known := max((suffix for suffix in SUFFIXES if stem.lower().endswith(suffix)), key=len, default=""):
         stem = stem[: -len(known)]
@@ -93,12 +95,11 @@ def ticker_of(path: Path, source: Path, days: Int32Array) -> str:
     years = days[days != NO_DAY].astype("datetime64[D]").astype("datetime64[Y]").astype(str)
     if (year := _YEAR.fullmatch(stem)) and {*years.tolist()} == {year[2]}:
         stem = year[1] or (folders[-1] if folders else "")
-    elif folders and _NO_TICKER.fullmatch(stem):
-        stem = folders[-1]
-    if not stem:
-        raise UnclearFileError("no ticker; give a column of tickers, or a folder or file named after it")
-    named = _FILE.fullmatch(stem)
-    if named is None:
-        return stem.strip()
-    *stooq, plain = named.groups()
-    return plain.strip() if plain else str(next(filter(None, stooq))).upper()
+    ticker = _ADDED.sub("", _ADDED.sub("", stem)).strip()
+    if _ALL_ADDED.fullmatch(stem):
+        stem = ticker = folders[-1] if folders else ""
+    if not _NAME.fullmatch(ticker):
+        raise UnclearFileError(
+            "no ticker in its name; name it TICKER.csv, or its folder after the ticker, or give a column of tickers"
+        )
+    return ticker.upper() if ticker != stem and ticker.islower() else ticker

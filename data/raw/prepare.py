@@ -303,17 +303,31 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
 
 
 def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:
-    """Raise `DataError` where days on weekends prove that the dates of a file are misread."""
+    """Raise `DataError` where days on weekends prove that the dates of a file are misread.
+
+    One may follow on the `known` days and all weekdays since, such as a Saturday on a Friday that has its own bars.
+    """
     misread = {path for path, days in files.items() if misread_weekdays(days)}
     right = [days for path, days in files.items() if path not in misread] + ([] if known is None else [known])
     weekdays = (np.concatenate([*right, np.empty(0, np.int32)]).astype(np.int64) + 3) % 7
     regular = [weekday for weekday in (5, 6) if (weekdays == weekday).mean() > 0.08] if right else []
     for path in (path for path in misread if misread_weekdays(files[path], regular)):
+        if known is not None and _is_special(files[path], known):
+            continue
         first = next(day for day in files[path].tolist() if (day + 3) % 7 > 4)
         raise DataError(
             f"expected sessions, got bars on weekends in {shown(path, source)}, as on {date_of(first)} (dates in wrong "
             "order, or of another time zone?); mend them, or say --dates ymd, mdy or dmy, which takes them as they are"
         )
+
+
+def _is_special(days: Int32Array, known: Int32Array) -> bool:
+    """Return whether sorted days with one on a weekend go on where `known` ones end, without a gap of weekdays."""
+    new = days[days > known[-1]].astype("datetime64[D]")
+    since = np.datetime64(int(known[-1]) + 1, "D")
+    is_whole = new.size and np.is_busday(new).sum() == np.busday_count(since, new[-1] + 1)
+    is_sunday_last = new.size and np.is_busday(new[-1], weekmask="Sun")  # which may be Monday's, a day early
+    return bool(is_whole and not is_sunday_last and not misread_weekdays(np.union1d(days, known)))
 
 
 def _usable(rows: pd.DataFrame, table: Table, summary: PrepareSummary) -> pd.DataFrame:

@@ -259,7 +259,9 @@ def test_bars_within_days_make_days(tmp_path: Path) -> None:
         (("7203.csv", "2021.csv"), ["2021", "7203"]),
         (("TSLA Historical Data (2).csv", "HistoricalData_GOOG.csv"), ["GOOG", "TSLA"]),
         (("daily_adjusted_IBM.csv", "msft_us_d (1).csv"), ["IBM", "MSFT"]),
-        (("BRK-B.csv.txt", "daily_.csv"), ["BRK-B", "daily_"]),
+        (("BRK-B.csv.txt", "MAX.csv"), ["BRK-B", "MAX"]),
+        (("aapl_price-history-11-27-2026.csv", "BATS_IBM, 1D.csv"), ["AAPL", "BATS_IBM"]),
+        (("AAPL_2020-01-01_2024-12-31.csv", "MAX-USD max.csv"), ["AAPL", "MAX-USD"]),
     ],
 )
 def test_tickers_in_names_of_files_and_folders(names: tuple[str, str], tickers: list[str], tmp_path: Path) -> None:
@@ -277,7 +279,9 @@ def archive_of(name: str) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("2020.csv", OHLC + BAR, "2020.csv: no ticker; give a column of tickers, or a folder or file named"),
+        ("2020.csv", OHLC + BAR, "2020.csv: no ticker in its name; name it TICKER.csv, or its folder"),
+        ("HistoricalData_1700000000000.csv", made(), "no ticker in its name; .* a column of tickers"),
+        ("export of my stocks.csv", made(), "no ticker in its name"),
         ("X.dat", made(), "no ticker; name it TICKER.csv"),
         ("download.zip", archive_of("MSFT.csv"), "an archive of 'MSFT' under another name"),
     ],
