@@ -1,7 +1,8 @@
 """Files in drawn notations: `python -m benchmarks.notations` writes 2,000 and reads them back with `prepare`.
 
-Styles of numbers x orders of dates x separators x languages of headers, each drawn at random, with one or two files to
-a folder. A file must be read as it was meant, or refused; the command counts both, and shows any that is misread.
+Styles of numbers x orders of dates, or zones of times x separators x languages of headers x encodings, each drawn at
+random, with one or two files to a folder. A file must be read as it was meant, or refused; the command counts both, and
+shows any that is misread.
 """
 
 import argparse
@@ -29,6 +30,11 @@ HEADERS = {
     "Russian": "Дата Откр. Макс. Мин. Цена Объём",
     "Chinese": "日期 开盘 最高 最低 收盘 成交量",
     "Arabic": "التاريخ الفتح مرتفع منخفض الإغلاق الحجم",
+    "Taiwanese": "日期 開盤價 最高價 最低價 收盤價 成交股數",
+    "Japanese": "日付け 始値 高値 安値 終値 出来高",
+    "Hindi": "तारीख खुला उच्च निम्न बंद वॉल्यूम",
+    "Bengali": "তারিখ খোলা সর্বোচ্চ সর্বনিম্ন বন্ধ ভলিউম",
+    "Spanish": "Fecha Apertura Máximo Mínimo Último Vol.",
     "Thai": "วันที่ เปิด สูงสุด ต่ำสุด ปิด ปริมาณ",
     "unknown": "Dat Abre Alza Baja Fin Nombre",
     "tickers": "DATE ABA ALZ BAJ FIN NUM",
@@ -36,8 +42,17 @@ HEADERS = {
 }
 DATES = [
     "%Y-%m-%d", "%Y%m%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y", "%m/%d/%y", "%y/%m/%d", "%d-%b-%Y",
-    "%b %d, %Y",
+    "%b %d, %Y", "America/Denver", "UTC", "UTC", "UTC",
 ]  # fmt: skip
+"""Forms of dates, or the zone in which the midnight of an exchange is written."""
+EXCHANGES = ["America/Chicago", "America/New_York", "Europe/London", "Europe/Berlin", "Asia/Kolkata", "Asia/Tokyo"]
+MONTHS = {
+    "German": "Jan Feb Mrz Apr Mai Jun Jul Aug Sep Okt Nov Dez",
+    "French": "janv. févr. mars avr. mai juin juil. août sept. oct. nov. déc.",
+    "Spanish": "ene feb mar abr may jun jul ago sep oct nov dic",
+    "Russian": "янв фев мар апр мая июн июл авг сен окт ноя дек",
+    "Turkish": "Oca Şub Mar Nis May Haz Tem Ağu Eyl Eki Kas Ara",
+}
 _ARABIC = {ord(digit): chr(0x660 + place) for place, digit in enumerate("0123456789")}
 
 
@@ -74,6 +89,16 @@ def drawn_bars(rng: np.random.Generator, ticker: str) -> pd.DataFrame:
     return bars.assign(volume=10 ** rng.uniform(2, 7, days))
 
 
+def written_date(day: pd.Timestamp, form: str, exchange: str, language: str) -> str:
+    """Return a session as text: in Taiwan by the years of its republic, months in the language of the header."""
+    if language == "Taiwanese" and "%" in form:
+        return f"{day.year - 1911}/{day:%m/%d}"
+    if "%" not in form:
+        return str(day.tz_localize(exchange).tz_convert(form))
+    month = MONTHS[language].split()[day.month - 1] if language in MONTHS else "%b"
+    return str(day.strftime(form.replace("%b", month)))
+
+
 def drawn_files(seed: int, folder: Path) -> pd.DataFrame:
     """Write one or two files in one drawn notation and return their bars.
 
@@ -81,6 +106,7 @@ def drawn_files(seed: int, folder: Path) -> pd.DataFrame:
     """
     rng = np.random.default_rng(seed)
     language, form, separator = (str(rng.choice(choice)) for choice in ([*HEADERS], DATES, [",", ";", "\t", "|"]))
+    exchange, encoding = str(rng.choice(EXCHANGES)), str(rng.choice(["utf-8", "utf-16", "cp1252"]))
     price = drawn_style(rng)
     other = drawn_style(rng, most_places=2)
     volumes = [price, other, Style(other.places, price.decimal, ""), Style(0, price.decimal, price.group)]
@@ -95,13 +121,15 @@ def drawn_files(seed: int, folder: Path) -> pd.DataFrame:
             bars[name] = [float(f"{value:.{style.places}f}") for value in bars[name]]
         lines = [titles] if HEADERS[language] else []
         for row in bars.itertuples(index=False):
-            cells = [row.date.strftime(form), *(styles[name].written(getattr(row, name)) for name in FIELDS)]
+            date = written_date(row.date, form, exchange, language)
+            cells = [date, *(styles[name].written(getattr(row, name)) for name in FIELDS)]
             lines.append([cell.translate(_ARABIC) for cell in cells] if language == "Arabic" and seed % 2 else cells)
         quoted = [
             [f'"{line[place]}"' if separator in line[place] else line[place] for place in order] for line in lines
         ]
         text = "\n".join(map(separator.join, quoted))
-        (folder / f"{ticker}.csv").write_text(f"{text}\n", encoding="utf-8")
+        is_plain = encoding != "cp1252" or text.encode(encoding, "replace").decode(encoding) == text
+        (folder / f"{ticker}.csv").write_text(f"{text}\n", encoding=encoding if is_plain else "utf-8")
         parts.append(bars)
     return pd.concat(parts, ignore_index=True)
 

@@ -77,7 +77,8 @@ class Table:
     @property
     def is_settled(self) -> bool:
         """Nothing of its notation is left open."""
-        return len(self.orders) == len(self.shifts) == 1 and not any(sign.startswith("?") for sign in self.signs.values())
+        is_dated = len(self.orders) == len(self.shifts) == 1
+        return is_dated and not any(sign.startswith("?") for sign in self.signs.values())
 
     @property
     def family(self) -> tuple[str, ...]:

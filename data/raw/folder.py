@@ -14,7 +14,8 @@ from utils.errors import DataError
 
 _YEAR = re.compile(r"(.*?)[-_ ]?((?:19|20)\d\d)")
 _DATE = r"(?:19|20)\d\d(?:\d{4}|[-_.]\d\d(?:[-_.]\d\d)?)|\d\d?[-_.]\d\d?[-_.](?:19|20)\d\d|1\d{9}(?:\d{3})?"
-_WORD = rf"(?:(?![A-Z]{{2}})(?i:{'|'.join(WORDS['download'])})|1D|\(\d+\)|part[-_.]?\d[-.\w]*|{_DATE})"  # MAX is a ticker
+# MAX is a ticker, max and Max are none.
+_WORD = rf"(?:(?![A-Z]{{2}})(?i:{'|'.join(WORDS['download'])})|1D|\(\d+\)|part[-_.]?\d[-.\w]*|{_DATE})"
 _ADDED = re.compile(rf"^(?:{_WORD}[-_ ,]+)+(?=.)|(?:(?:[-_ ,]+|(?=\()){_WORD})+$|_us_d$|\.(?i:us)$|_d$")
 """What vendors and browsers add to a ticker in a file's name, before and behind it."""
 _ALL_ADDED = re.compile(rf"(?:{_WORD}[-_ ,]*)+")
@@ -72,7 +73,7 @@ def _walk(source: Path) -> Iterator[Path]:
 
 
 def ticker_of(path: Path, source: Path, days: Int32Array) -> str:
-    """Return the ticker that a file's name tells, without what vendors add; Stooq's ^spx_d and aapl_us_d are ^SPX, AAPL.
+    """Return the ticker that a file's name tells, without what vendors add; Stooq's ^spx_d, aapl_us_d are ^SPX, AAPL.
 
     A folder `ticker=AAPL` tells it first, and any folder where the file is named after its year, or not after a stock.
     Raises `UnclearFileError` where neither does.

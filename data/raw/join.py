@@ -148,14 +148,15 @@ def _read(
     """
     table = read_table(path, replace(choices, columns=(*choices.columns, "date=known")), Counter(), ())
     fields, text = table.layout.fields, table.text("date")
-    orders = [choices.dates]
+    orders: list[str] = [choices.dates]
     if choices.dates == "auto":
         orders = possible_orders(text, sessions, is_daily=False, is_taiwan=table.layout.is_taiwan)
     if len(orders) > 1:
         raise UnclearFileError(f"dates like {text.partition(chr(10))[0]!r} may be read in several ways; say --dates")
-    days = resolve_days(text, orders[0]).astype(np.int64)
+    days = resolve_days(text, orders[0])
     is_late, shifts = late_stamps(text, days)
-    rows = pd.DataFrame({"day": days + (is_late & (days != NO_DAY)) * shifts[-1]})  # known to the later session
+    shift = (is_late & (days != NO_DAY)) * shifts[-1]  # in doubt a row is known a day later
+    rows = pd.DataFrame({"day": days.astype(np.int64) + shift})
     rows = rows.assign(**further_columns(table, choices, {*fields} - {"date", "time", "ticker"}, path.stem))
     is_read = rows["day"] != NO_DAY
     if rows.shape[1] == 1 or (~is_read).mean() > choices.max_bad_row_share:

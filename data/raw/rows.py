@@ -85,8 +85,8 @@ def settle(table: Table, evidence: Evidence, choices: Choices, known: Int32Array
         shown = _only(evidence["late", *table.family])
         if not shown and choices.dates == "auto":
             raise UnclearFileError(
-                f"times like {table.text(table.clock).partition(chr(10))[0]!r}, which may be of that day's session or of "
-                "the next one; write dates of sessions, or take days as they are: --dates ymd"
+                f"times like {table.text(table.clock).partition(chr(10))[0]!r}, which may be of that day's session or "
+                "of the next one; write dates of sessions, or take days as they are: --dates ymd"
             )
         table.shifts = [int(shown or 0)]
     price = table.signs["price"]

@@ -36,7 +36,9 @@ _UNIX = r"^(\d{9,10}|\d{12,13}|\d{15,16}|\d{18,19})(?:\.0)?$"
 _REPUBLIC, _FOUNDED, _TAIPEI = r"^(?:中華)?民[國国] ?(\d{1,3})(?=\D)", 1911, date(1962, 2, 9)
 """What marks its years, the year before its first, and when its exchange opened."""
 _LIKE_DATE = re.compile(rf"{_DATE}|{_UNIX}|^\d+年|{_REPUBLIC}")
-_UTC, _OFFSET = r":.*(?:Z|UTC|[+-]00:?00)$", r":.*[+-]\d\d:?\d\d$"
+_ZONE = r":.*(?:([+-])(\d\d):?(\d\d)|(Z|UTC))$"
+_EAST, _BETWEEN = 13, (3.5, 5.5, 5.75)
+"""Hours from UTC to the easternmost exchange, and those of exchanges between full hours."""
 _CLOCK = r"(?:^|[ T])(\d{1,2}):?(\d{2}):?(\d{2})?(?:\.\d+)? ?([AaPp][Mm])?(?: ?Z| ?UTC|[+-]\d\d:?\d\d)?$"
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "万": 1e4, "亿": 1e8}
 _STRANGE = re.compile(r"[^-+0-9.,\n]")
@@ -171,29 +173,30 @@ def clocks(text: str) -> Float64Array:
 
 
 def late_stamps(text: str, days: Int32Array) -> tuple[BoolArray, list[int]]:
-    """Return which times (lines,) are late on their days, and by how many days, 0 or 1, their sessions may be later.
+    """Return which times (lines,) may be midnights of the next day elsewhere, and by how many days, 0 or 1, they are.
 
-    In UTC midnight of an exchange in the East is a full hour from 11:00 on of the day before, and any quarter from
-    18:00 on; where the zone is further west than the exchange, or a session opens on the eve, it is in the evening.
-    Sessions are on Fridays and hardly on Sundays: that settles it, and a few days from Monday to Thursday do not.
+    Such are all times at which it is midnight in a zone of an exchange further east than the one they are written in;
+    without a zone this may be UTC. Sessions are on Fridays and hardly on Sundays: that settles it, but for times at
+    which a market of the Gulf, open from Sunday to Thursday, closes. A few days from Monday to Thursday do not.
     """
+    if not _NO_ISO.search(text):
+        return np.zeros(len(days), dtype=np.bool_), [0]
     place, unique = pd.factorize(np.array(text.split("\n"), dtype=object))
     texts = pd.Series(unique, dtype="str")
-    clock = np.where(texts.str.contains(":") | texts.str.match(_UNIX), clocks("\n".join(unique)), np.nan)
-    is_utc = (texts.str.contains(_UTC) | texts.str.match(_UNIX)).to_numpy()
-    is_local = texts.str.contains(_OFFSET).to_numpy() & ~is_utc
-    is_evening = (clock >= 18 * 3600) & (clock % 900 == 0)
-    is_hour = (clock >= 11 * 3600) & (clock % 3600 == 0)
-    is_late = (is_evening | (is_hour & ~is_local))[place]
-    if not is_late.any():
-        return is_late, [0]
+    is_unix, zone = texts.str.match(_UNIX), texts.str.extract(_ZONE)
+    hour = np.where(texts.str.contains(":") | is_unix, clocks("\n".join(unique)) / 3600, 0.0)
+    offset = zone[1].astype(np.float64) + zone[2].astype(np.float64) / 60
+    offset = offset.where(zone[0] != "-", -offset).mask(zone[3].notna() | is_unix, 0.0).to_numpy()
+    east = 24 - hour + np.nan_to_num(offset)
+    is_late = ((hour > 0) & (east <= _EAST) & ((east % 1 == 0) | np.isin(east, _BETWEEN)))[place]
+    hour, offset = hour[place][is_late], offset[place][is_late]
     weekdays = (np.unique(days[is_late & (days != NO_DAY)]).astype(np.int64) + 3) % 7  # Monday is 0
     fridays, sundays = (weekdays == 4).sum(), (weekdays == 6).sum()
-    is_sure = is_evening | (is_hour & is_utc)  # a market of the Gulf closes in its own afternoon, or at noon in UTC
-    if fridays > _MANY * sundays or (not sundays and not is_sure.any()):
+    is_gulf = (hour < 18) & (np.isnan(offset) | (hour == 12) | ((offset >= 2) & (offset <= 6)))
+    is_open = (hour >= 18) | ~np.isnan(offset)  # times without a zone are most likely those of the exchange
+    if fridays > _MANY * sundays or (not sundays and not is_open.any()):
         return is_late, [0]
-    is_east = sundays > _MANY * fridays and is_sure[place][is_late].all() and (clock[place][is_late] != 12 * 3600).any()
-    return is_late, [1] if is_east else [0, 1]
+    return is_late, [1] if sundays > _MANY * fridays and not is_gulf.all() else [0, 1]
 
 
 def date_of(day: float) -> date:

@@ -5,7 +5,6 @@ import gzip
 import io
 import os
 from collections.abc import Sequence
-from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,10 +48,6 @@ def made(header: str = HEAD, *columns: Sequence[Any], days: Sequence[Any] = DAYS
 
 def each(*values: str) -> list[str]:
     return [values[row % len(values)] for row in range(24)]
-
-
-def since(form: str, **shift: int) -> list[str]:
-    return [(day + timedelta(**shift)).strftime(form) for day in DAYS]
 
 
 def unix(factor: int) -> list[str]:
@@ -127,7 +122,6 @@ def test_samples_are_read_as_they_are_meant(text: str, expected: list[tuple[Any,
 SETTLED = {
     "microseconds": made(days=unix(10**6)),
     "seconds": made(days=unix(1)),
-    "midnight in New Zealand": made(days=since("%Y-%m-%dT%H:00:00Z", hours=-13)),
     "no prices": made() + "2020-02-10,#N/A,--,.,n.a.\n",
     "a halt": made(f"{HEAD},volume", [*VOLUME]) + "2020-02-05,9,9,9,9,\n2020-02-06,0,0,0,9,\n",
     "full width": made().translate({ord(one): ord(one) + 0xFEE0 for one in "0123456789."}),
@@ -141,12 +135,6 @@ def test_what_a_file_shows_settles_it(text: str, tmp_path: Path) -> None:
     _, rows = run(tmp_path, {"X.csv": text})
     assert rows["date"].tolist() == [day.date() for day in DAYS] and rows["ticker"].eq("X").all()
     np.testing.assert_array_equal(rows[PRICES], np.tile(CLOSE, (4, 1)).T)
-
-
-def test_sessions_from_sunday_on_end_on_their_own_day(tmp_path: Path) -> None:
-    days = [day for day in pd.date_range("2020-01-05", periods=40) if day.weekday() not in (4, 5)][:24]
-    _, rows = run(tmp_path, {"X.csv": made(days=[f"{day:%Y-%m-%d}T12:20:00Z" for day in days])})
-    assert rows["date"].iloc[0].isoformat() == "2020-01-05"
 
 
 RETURNS = 1 + 0.01 * np.random.default_rng(2).standard_normal((24, 2))

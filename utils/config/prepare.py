@@ -24,8 +24,8 @@ class Choices:
     decimal: Annotated[Literal["auto", ".", ","], kinds.Mark.SHORT] = "auto"
     """Decimal sign of numbers that may be read in two ways."""
     dates: Annotated[Literal["auto", "ymd", "mdy", "dmy", "roc"], kinds.Mark.SHORT] = "auto"
-    """Order of year, month and day in dates that may be read in two ways; `roc` has years of the Republic of China. Days
-    on weekends are taken as they are."""
+    """Order of year, month and day in dates that may be read in two ways; `roc` has years of the Republic of China.
+    Dates on weekends are taken as they are."""
     resample: Annotated[Literal["no", "day"], kinds.Mark.SHORT] = "no"
     """`day` makes days of bars within days."""
     keep: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()

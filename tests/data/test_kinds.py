@@ -1,0 +1,235 @@
+"""Kinds of files that are easily misread: times of other zones, years, months, numbers as tickers, pipes, streams."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from data.raw.prepare import prepare
+from data.raw.text import NO_DAY, resolve_days
+from tests.data.files import prepared, refused, run, written
+from utils.config.prepare import Choices
+
+SESSIONS = pd.bdate_range("2020-01-02", periods=24)
+WEEK = pd.DatetimeIndex(["2020-01-07", "2020-01-08", "2020-01-09"])
+"""Tuesday to Thursday, of which none tells the zone."""
+GULF = pd.DatetimeIndex([day for day in pd.date_range("2020-01-05", periods=34) if day.weekday() not in (4, 5)])
+
+
+def table(days: list[str], header: str = "date,open,high,low,close") -> str:
+    return f"{header}\n" + "".join(f"{day},10,11,9,10\n" for day in days)
+
+
+def stamps(sessions: pd.DatetimeIndex, zone: str, written_in: str | None, hour: int = 0) -> list[str]:
+    """Times of a session's hour at its exchange, as they are in another zone, or in UTC but without the word."""
+    local = sessions.tz_localize(zone) + pd.Timedelta(hours=hour)
+    return [str(one) for one in (local.tz_convert(written_in) if written_in else local.tz_convert(None))]
+
+
+@pytest.mark.parametrize(
+    ("zone", "written_in", "hour"),
+    [
+        ("America/Chicago", "America/Denver", 0),
+        ("Asia/Tokyo", "UTC", 0),
+        ("Asia/Tokyo", "America/Denver", 0),
+        ("Asia/Riyadh", "Asia/Riyadh", 0),
+        ("Asia/Kolkata", "UTC", 0),
+        ("Europe/Berlin", "UTC", 0),
+        ("Pacific/Auckland", "UTC", 0),
+        ("America/New_York", "UTC", 16),
+        ("America/New_York", "UTC", 0),
+        ("America/New_York", "America/New_York", 20),
+        ("America/New_York", None, 16),
+    ],
+)
+def test_weekdays_settle_of_which_session_a_time_is(zone: str, written_in: str, hour: int, tmp_path: Path) -> None:
+    """And what a file shows settles the short one beside it."""
+    files: dict[str, str | bytes] = {
+        f"{name}.csv": table(stamps(days, zone, written_in, hour)) for name, days in (("A", SESSIONS), ("B", WEEK))
+    }
+    _, rows = run(tmp_path, files)
+    assert pd.DatetimeIndex(rows["date"]).equals(SESSIONS.append(WEEK))
+
+
+@pytest.mark.parametrize(
+    ("sessions", "zone", "written_in", "hour"),
+    [
+        (WEEK, "America/Chicago", "America/Denver", 0),
+        (WEEK, "Asia/Tokyo", "UTC", 0),
+        (WEEK, "America/New_York", "UTC", 16),
+        (SESSIONS, "Asia/Tokyo", None, 0),
+        (GULF, "Asia/Riyadh", "UTC", 15),
+        (GULF, "Asia/Riyadh", None, 15),
+        (GULF, "Asia/Riyadh", "Asia/Riyadh", 15),
+        (WEEK, "Asia/Tokyo", "America/Denver", 0),
+        (pd.date_range("2020-01-02", periods=24), "America/New_York", "UTC", 17),
+    ],
+)
+def test_times_that_may_be_of_two_sessions_are_refused(
+    sessions: pd.DatetimeIndex, zone: str, written_in: str | None, hour: int, tmp_path: Path
+) -> None:
+    """Unless a person says that their days are as they are written."""
+    source = {"A.csv": table(texts := stamps(sessions, zone, written_in, hour))}
+    with refused("times like '2020-01-0.*of the next one; write dates of sessions, or .*--dates ymd"):
+        run(tmp_path / "auto", {**source})
+    _, rows = run(tmp_path, {**source}, choices=Choices(dates="ymd"))
+    assert [str(day) for day in rows["date"]] == [text[:10] for text in texts]
+
+
+@pytest.mark.parametrize(("hour", "written_in"), [(0, "Asia/Riyadh"), (10, "Asia/Riyadh"), (13, "UTC")])
+def test_a_market_of_the_gulf_keeps_its_days(hour: int, written_in: str, tmp_path: Path) -> None:
+    """At times at which it is midnight nowhere further east."""
+    _, rows = run(tmp_path, {"A.csv": table(stamps(GULF, "Asia/Riyadh", written_in, hour))})
+    assert pd.DatetimeIndex(rows["date"]).equals(GULF)
+
+
+TAIWAN = "日期,開盤價,最高價,最低價,收盤價"
+
+
+@pytest.mark.parametrize(
+    ("years", "header", "first"),
+    [
+        ("98/03/{:02}", TAIWAN, "2009-03-02"),
+        ("98年03月{:02}日", TAIWAN, "2009-03-02"),
+        ("民國98年3月{}日", "date,open,high,low,close", "2009-03-02"),
+        ("115/03/{:02}", "date,open,high,low,close", "2026-03-02"),
+        ("98/03/{:02}", "date,open,high,low,close", "1998-03-02"),
+        ("20/03/{:02}", TAIWAN, "2020-03-02"),
+        ("2020/03/{:02}", TAIWAN, "2020-03-02"),
+    ],
+)
+def test_years_of_the_republic_of_china(years: str, header: str, first: str, tmp_path: Path) -> None:
+    """Of two digits where titles are those of Taiwan, whose exchange opened in its year 51."""
+    text = table([years.format(day) for day in (2, 3, 4, 5, 6)], header)
+    _, rows = run(tmp_path, {"2330.csv": text})
+    assert rows["date"].iloc[0].isoformat() == first
+    if "2009" in first and header == TAIWAN:
+        _, rows = run(tmp_path / "said", {"2330.csv": text}, choices=Choices(dates="ymd"))
+        assert rows["date"].iloc[0].year == 1998
+
+
+LANGUAGES = {
+    "German": "Jan. Feb. März April Mai Juni Juli Aug. Sept. Okt. Nov. Dez.",
+    "German, short": "Jan Feb Mrz Apr Mai Jun Jul Aug Sep Okt Nov Dez",
+    "French": "janv. févr. mars avr. mai juin juil. août sept. oct. nov. déc.",
+    "Spanish": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+    "Italian": "gen feb mar apr mag giu lug ago set ott nov dic",
+    "Portuguese": "jan fev mar abr mai jun jul ago set out nov dez",
+    "Dutch": "jan feb mrt apr mei jun jul aug sep okt nov dec",
+    "Swedish": "januari februari mars april maj juni juli augusti september oktober november december",
+    "Finnish": "tammi helmi maalis huhti touko kesä heinä elo syys loka marras joulu",
+    "Polish": "sty lut mar kwi maj cze lip sie wrz paź lis gru",
+    "Turkish": "Oca Şub Mar Nis May Haz Tem Ağu Eyl Eki Kas Ara",
+    "Russian": "января февраля марта апреля мая июня июля августа сентября октября ноября декабря",
+    "English": "January February March April May June July August September October November December",
+}
+
+
+@pytest.mark.parametrize("names", LANGUAGES.values(), ids=LANGUAGES)
+def test_months_in_many_languages(names: str) -> None:
+    for form in ("{day}. {name} 2021", "{day:02}-{name}-21", "{name} {day}, 2021", "2021-{name}-{day:02}"):
+        text = "\n".join(form.format(day=7, name=name) for name in names.split())
+        days = resolve_days(text)
+        months = [f"2021-{month:02}-07" for month in range(1, 13)]
+        assert days.astype("datetime64[D]").astype(str).tolist() == months, form
+    assert resolve_days("7. Foo 2021").tolist() == [NO_DAY]
+
+
+CLOSES = pd.DataFrame(
+    np.round(np.exp(np.cumsum(0.02 * np.random.default_rng(0).standard_normal((24, 4)), 0)) * [1, 2, 4, 8] * 1000, 2),
+    SESSIONS,
+    ["7203", "005930", "600000", "8306"],
+)
+TWO_ROWS = pd.concat({"Close": CLOSES, "Volume": CLOSES.round()}, axis=1, names=["Price", "Ticker"])
+PANELS: dict[str, Callable[[Path], object]] = {
+    "no corner": CLOSES.to_csv,
+    "one day": CLOSES[:1].to_csv,
+    "three": CLOSES.iloc[:, :3].to_csv,
+    "two rows": TWO_ROWS.rename_axis("Date").to_csv,
+    "ticker first": TWO_ROWS.swaplevel(axis=1).rename_axis("Date").to_csv,
+    "joined": CLOSES.add_prefix("Close_").to_csv,
+}
+
+
+@pytest.mark.parametrize("write", PANELS.values(), ids=PANELS)
+def test_tickers_side_by_side_may_be_numbers(write: Callable[[Path], object], tmp_path: Path) -> None:
+    write(tmp_path / "all.csv")
+    _, rows = prepared(tmp_path / "all.csv", tmp_path / "made" / "bars.parquet")
+    closes = rows.pivot(index="date", columns="ticker", values="close")
+    assert set(closes) in ({*CLOSES}, {*CLOSES.columns[:3]})
+    np.testing.assert_array_equal(closes, CLOSES[[*closes]][: len(closes)])
+
+
+def test_numbers_above_columns_that_are_the_bars_of_one_ticker(tmp_path: Path) -> None:
+    close = CLOSES["7203"]
+    bars = pd.DataFrame({"7203": close, "9984": 1.02 * close, "6758": 0.98 * close, "8306": close}).round(2)
+    with refused("behave as .* one ticker's bars do"):
+        run(tmp_path, {"X.csv": bars.to_csv()})
+
+
+def streamed(frame: pd.DataFrame, new: Callable[..., pa.RecordBatchFileWriter]) -> bytes:
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    with new(sink := io.BytesIO(), table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+LONG = pd.DataFrame({"date": SESSIONS, "ticker": "A", "open": 1.0, "high": 2.0, "low": 1.0, "close": 2.0})
+BYTES = {
+    "CSV": LONG.to_csv(index=False).encode(),
+    "parquet": LONG.to_parquet(),
+    "Arrow file": streamed(LONG, pa.ipc.new_file),
+    "Arrow stream": streamed(LONG, pa.ipc.new_stream),
+}
+
+
+@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES)
+def test_pipes_and_streams(content: bytes, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = Thread(target=(tmp_path / "pipe").write_bytes, args=(content,))
+    writer.start()
+    _, rows = prepared(tmp_path / "pipe", tmp_path / "made" / "bars.parquet")
+    writer.join()
+    assert rows["close"].tolist() == [2.0] * 24 and pd.DatetimeIndex(rows["date"]).equals(SESSIONS)
+    if not content.startswith(b"date"):
+        _, again = run(tmp_path, {"bars.arrow": content})
+        pd.testing.assert_frame_equal(again, rows)
+
+
+def test_a_pipe_has_no_name_that_is_a_ticker(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "AAPL.csv")
+    writer = Thread(target=(tmp_path / "AAPL.csv").write_text, args=(table(["2020-01-02"]),))
+    writer.start()
+    with refused("a pipe, whose name tells no ticker; give a column of tickers"):
+        prepare(tmp_path / "AAPL.csv", tmp_path / "bars.parquet")
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    ("last", "new", "is_read"),
+    [
+        ("2020-05-01", ["2020-05-02"], True),
+        ("2020-05-01", ["2020-04-30", "2020-05-01", "2020-05-02"], True),
+        ("2020-04-30", ["2020-05-02"], False),
+        ("2020-05-01", ["2020-05-03"], False),
+        ("2020-05-01", ["2020-05-05", "2020-05-06", "2020-05-07", "2020-05-08", "2020-05-09"], False),
+    ],
+    ids=["Saturday", "repeated bars", "Friday, a day late", "Monday, a day early", "a week, a day late"],
+)
+def test_a_session_on_a_weekend_is_appended(last: str, new: list[str], is_read: bool, tmp_path: Path) -> None:
+    """Where the bars of all weekdays before it are known, so that it is none of them under another date."""
+    days, target = [f"{day:%Y-%m-%d}" for day in pd.bdate_range("2020-01-02", last)], tmp_path / "bars.parquet"
+    prepare(written(tmp_path / "A.csv", table(days)), target)
+    source = written(tmp_path / "A.csv", table(new))
+    if is_read:
+        prepare(source, target, append=True)
+        assert str(pd.read_parquet(target)["date"].iloc[-1]) == new[-1]
+        return
+    with refused("bars on weekends in A.csv"):
+        prepare(source, target, append=True)
