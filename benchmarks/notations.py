@@ -50,6 +50,8 @@ MONTHS = {
     "German": "Jan Feb Mrz Apr Mai Jun Jul Aug Sep Okt Nov Dez",
     "French": "janv. févr. mars avr. mai juin juil. août sept. oct. nov. déc.",
     "Spanish": "ene feb mar abr may jun jul ago sep oct nov dic",
+    "Polish": "sty lut mar kwi maj cze lip sie wrz paź lis gru",
+    "Swedish": "januari februari mars april maj juni juli augusti september oktober november december",
     "Russian": "янв фев мар апр мая июн июл авг сен окт ноя дек",
     "Turkish": "Oca Şub Mar Nis May Haz Tem Ağu Eyl Eki Kas Ara",
 }

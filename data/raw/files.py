@@ -28,19 +28,16 @@ def _read_excel(file: Any) -> dict[str, pd.DataFrame]:
     return sheets
 
 
-def _read_arrow(file: IO[bytes]) -> pd.DataFrame:
-    """Return the table of an Arrow file or stream."""
-    is_file = file.read(6) == b"ARROW1"
-    file.seek(0)
-    frame: pd.DataFrame = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_pandas()
+def _read_stream(file: IO[bytes]) -> pd.DataFrame:
+    frame: pd.DataFrame = pa.ipc.open_stream(file).read_pandas()
     return frame
 
 
 _FRAMES: dict[str, Callable[..., pd.DataFrame | dict[str, pd.DataFrame]]] = {
-    ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": _read_arrow,
-    ".arrows": _read_arrow, ".xlsx": _read_excel, ".xls": _read_excel,
+    ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather,
+    ".arrows": _read_stream, ".xlsx": _read_excel, ".xls": _read_excel,
 }  # fmt: skip
-_MAGIC = {b"PAR1": pd.read_parquet, b"ARROW1\0\0": _read_arrow, b"\xff" * 4: _read_arrow}
+_MAGIC = {b"PAR1": pd.read_parquet, b"ARROW1\0\0": pd.read_feather, b"\xff" * 4: _read_stream}
 """Readers by the first bytes of a file, which count more than its name."""
 _TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ZIP = ".zip"
