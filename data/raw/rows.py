@@ -43,9 +43,10 @@ def examine(table: Table, evidence: Evidence, known: Int32Array | None, *, is_da
     table.orders = possible_orders(table.text("date"), known, is_daily=is_daily, is_taiwan=table.layout.is_taiwan)
     if len(table.orders) == 1:
         evidence["date", *table.family].add(table.orders[0])
-        table.shifts = late_stamps(table.text(table.clock), resolve_days(table.text("date"), table.orders[0]))[1]
-    if len(table.shifts) == 1:
-        evidence["late", *table.family].add(str(table.shifts[0]))
+        days = resolve_days(table.text("date"), table.orders[0])
+        is_late, table.shifts = late_stamps(table.text(table.clock), days)
+        if len(table.shifts) == 1 and is_late.any():
+            evidence["late", *table.family].add(str(table.shifts[0]))
     shown: dict[str, set[str]] = {"price": set(), "volume": set()}
     for group in table.layout.groups.values():
         for role, place in group.items():
@@ -83,7 +84,7 @@ def settle(table: Table, evidence: Evidence, choices: Choices, known: Int32Array
         table.shifts = late_stamps(table.text(table.clock), resolve_days(dates, table.orders[0]))[1]
     if len(table.shifts) > 1:
         shown = _only(evidence["late", *table.family])
-        if not shown and choices.dates == "auto":
+        if not shown and choices.dates == "auto" and choices.resample == "no":
             raise UnclearFileError(
                 f"times like {table.text(table.clock).partition(chr(10))[0]!r}, which may be of that day's session or "
                 "of the next one; write dates of sessions, or take days as they are: --dates ymd"

@@ -194,7 +194,9 @@ def late_stamps(text: str, days: Int32Array) -> tuple[BoolArray, list[int]]:
     fridays, sundays = (weekdays == 4).sum(), (weekdays == 6).sum()
     is_gulf = (hour < 18) & (np.isnan(offset) | (hour == 12) | ((offset >= 2) & (offset <= 6)))
     is_open = (hour >= 18) | ~np.isnan(offset)  # times without a zone are most likely those of the exchange
-    if fridays > _MANY * sundays or (not sundays and not is_open.any()):
+    if not sundays and not is_open.any():
+        return np.zeros_like(is_late), [0]
+    if fridays > _MANY * sundays:
         return is_late, [0]
     return is_late, [1] if sundays > _MANY * fridays and not is_gulf.all() else [0, 1]
 

@@ -83,6 +83,13 @@ def test_times_that_may_be_of_two_sessions_are_refused(
     assert [str(day) for day in rows["date"]] == [text[:10] for text in texts]
 
 
+def test_days_without_late_times_do_not_settle_those_with_them(tmp_path: Path) -> None:
+    """Midnight in London is late on the day before in summer only."""
+    summer, winter = (table(stamps(WEEK + pd.Timedelta(weeks=weeks), "Europe/London", "UTC")) for weeks in (26, 0))
+    with refused("times like '2020-07-06 23:00:00"):
+        run(tmp_path, {"A.csv": winter, "B.csv": summer})
+
+
 @pytest.mark.parametrize(("hour", "written_in"), [(0, "Asia/Riyadh"), (10, "Asia/Riyadh"), (13, "UTC")])
 def test_a_market_of_the_gulf_keeps_its_days(hour: int, written_in: str, tmp_path: Path) -> None:
     """At times at which it is midnight nowhere further east."""
