@@ -189,7 +189,7 @@ def test_a_session_that_is_caught_up_with_has_the_units_of_today(kind: str, tmp_
     past, ratio = (slice(None), 0.5) if is_split else (slice(day + 1), 0.98)
     for is_missed in (False, True):
         account, walk = at_broker(tmp_path / str(is_missed), AGENT, *range(START, day))
-        ticker = next(iter(account.held))
+        ticker = next(one for one in account.held if price(one, day) > 0 and price(one, day + 1) > 0)
         account.fill(DATES[day], {})  # no order is filled
         if not is_missed:
             walk.step(day)

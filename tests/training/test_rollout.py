@@ -153,7 +153,7 @@ def test_groups_of_agents_are_played_as_all_at_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_days_that_no_window_plays_have_no_forecast_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.features.inputs._CELLS", 1)  # a day a block
+    monkeypatch.setattr("data.features.rows._CELLS", 1)  # a day a block
     trainer = tiny_trainer(learnable_market(1))
     windows = trainer.draw_windows()
     played = torch.zeros(len(trainer.training_days.tradable), dtype=torch.bool)
