@@ -133,9 +133,9 @@ class _Lanes(NamedTuple):
         rate = torch.cat((self.fall * (1 + cost), self.fall * (1 - cost)), 1)
         rate = torch.where(begins.isfinite() & ends.isfinite(), rate, 0.0)
         place, order = torch.cat((begins, ends), 1).nan_to_num(0.0, 0.0, 0.0).sort(1)
-        slope = torch.cat((rate, -rate), 1).gather(1, order).cumsum(1)
+        slope = _running_sums(torch.cat((rate, -rate), 1).gather(1, order))
         total = self.excess(place[:, 0], cost)[0][:, None]
-        total = torch.cat((total, total - (slope[:, :-1] * place.diff(dim=1)).cumsum(1)), 1)
+        total = torch.cat((total, total - _running_sums(slope[:, :-1] * place.diff(dim=1))), 1)
         # Of those who take too much the last bend at which they still do, of others the last at which they do not yet.
         is_above = torch.where(sign[:, None] > 0, total > _EXACT, total >= -_EXACT)
         last = (is_above.sum(1, keepdim=True) - 1).clamp(min=0)
@@ -143,3 +143,14 @@ class _Lanes(NamedTuple):
         found = torch.where(falls > _EXACT * self.fall.sum(1), at + left / falls, at)
         value, falls = self.excess(found, cost)
         return torch.where(falls > 0, found + value / falls, found)  # where the benchmark trades, costs bend elsewhere
+
+
+def _running_sums(values: Tensor) -> Tensor:
+    """Return the sums of (L, n) values up to each place; `cumsum` has no fixed order on a card."""
+    if values.device.type == "cpu":
+        return values.cumsum(1)
+    shift = 1
+    while shift < values.shape[1]:
+        values = values + torch.nn.functional.pad(values[:, :-shift], (shift, 0))
+        shift *= 2
+    return values
