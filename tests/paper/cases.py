@@ -133,9 +133,8 @@ class Walk:
             return [row.body for row in journal.of(kind).values()]
 
     def one_held(self) -> str:
-        """A ticker that is held now, and has bars on the next sessions."""
-        held = self.of("session")[-1]["positions"]
-        return next(one for one in held if all(np.isfinite(price(one, START + day)) for day in range(8)))
+        """A ticker that is held now."""
+        return next(one for one in self.of("session")[-1]["positions"] if np.isfinite(price(one, START)))
 
     def rows(self) -> list[tuple[str, str, Any, str]]:
         with self.journal() as journal:

@@ -101,7 +101,8 @@ def test_a_split_that_the_data_tell_late_is_doubted_once(tmp_path: Path, monkeyp
     broker = Broker(tmp_path)
     for day in range(START, EVENT):
         broker.step(day)
-    ticker = broker.walk.one_held()
+    held = broker.walk.of("session")[-1]["positions"]
+    ticker = next(one for one in held if price(one, EVENT) > 0 and price(one, EVENT + 1) > 0)
     broker.readjust(ticker, 0.5, EVENT, since=EVENT)
     broker.step(EVENT)
     assert f"the venue holds {ticker}" in broker.walk.at(EVENT).journal.stop_reason()
