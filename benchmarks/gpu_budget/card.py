@@ -67,7 +67,7 @@ def install() -> Path:
     if torch.version.cuda is not None:
         raise SystemExit(f"expected a build of torch without CUDA for the fake card, got {torch.__version__}")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a real one would be asked for memory
-    version = f"{torch.__version__}-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}"
+    version = f"{torch.__version__}-{hashlib.sha256(_SOURCE.read_bytes() + torch.__file__.encode()).hexdigest()[:16]}"
     library = Path(tempfile.gettempdir()) / f"one-card-{os.getuid()}" / f"{version}.so"
     if not library.exists():
         library.parent.mkdir(mode=0o700, exist_ok=True)
