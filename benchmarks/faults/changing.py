@@ -25,7 +25,7 @@ START = "2015-01-05"
 PRICES = ["open", "high", "low", "close"]
 RATIOS = (0.995, 0.9875, 0.97, 0.999, 0.5, 0.25, 2 / 3, 0.8, 1.5, 10.0, 25.0)
 """Dividends, splits, reverse splits: what earlier prices are multiplied by."""
-_NEAR = 2.0
+_NEAR = 0.05
 """What the last digits of adjusted prices may make of forecasts, and these of orders."""
 
 
@@ -109,14 +109,16 @@ class World:
 def random_bars(rng: np.random.Generator) -> pd.DataFrame:
     """Return daily bars of random walks with momentum, so that there is something to buy; all begin with the same."""
     days, learned = LEARNED + SESSIONS, np.random.default_rng(0)
-    parts = learned.standard_normal((LEARNED, 2, STOCKS)), rng.standard_normal((SESSIONS, 2, STOCKS))
-    noise, overnight = np.concatenate(parts).swapaxes(0, 1)
+    parts = learned.standard_normal((LEARNED, 4, STOCKS)), rng.standard_normal((SESSIONS, 4, STOCKS))
+    noise, overnight, above, below = np.concatenate(parts).swapaxes(0, 1)
     steps = 0.02 * noise
     for day in range(1, days):
         steps[day] += 0.3 * steps[day - 1]
     close = 50 * np.exp(np.cumsum(steps, axis=0))
     open_ = close * np.exp(0.003 * overnight)
-    high, low = np.maximum(open_, close) * 1.004, np.minimum(open_, close) * 0.996
+    # Bars that were all as wide would vary by rounding alone, and forecasts with it.
+    high, low = np.maximum(open_, close), np.minimum(open_, close)
+    high, low = high * np.exp(0.004 * np.abs(above)), low * np.exp(-0.004 * np.abs(below))
     dates = np.busday_offset(np.datetime64(START), np.arange(days)).astype("datetime64[s]")
     bars = pd.DataFrame({"date": np.repeat(dates, STOCKS), "ticker": [f"T{stock}" for stock in range(STOCKS)] * days})
     bars[PRICES] = np.stack((open_, high, low, close), axis=-1).reshape(-1, len(PRICES))
