@@ -12,8 +12,8 @@ from utils.tables import p_words
 
 SIGNIFICANCE_LEVEL, WEAK_LEVEL = 0.001, 0.1
 """Orders with a p-value below the first are significant; up to the second they are weak evidence."""
-_LITTLE = 10
-"""Percent of the level below which what is believed of it is little."""
+_LITTLE = 0.5
+"""Percent a year below which what cash is believed to earn is little."""
 _ROUNDING = 1e-3
 """Standard error, percent a year, below which orders were the benchmark's but for rounding."""
 _PRIOR_RATIO, _PRIOR_SKILL = 1.0, 0.5
@@ -76,11 +76,15 @@ class Evidence:
         return "significant" if is_strong else "weak" if is_weak else "no significant"
 
     @property
+    def _tells_cash(self) -> bool:
+        """Whether cash is worth a word: it is clear, or not little, or all that is followed."""
+        is_much = self.timing * self.cash_excess >= _LITTLE or self.shrink < 0.005 <= self.timing
+        return self.cash_p_value <= WEAK_LEVEL or is_much
+
+    @property
     def followed(self) -> str:
-        """Return in words how far the scores are followed; without evidence little cash beside them is not told."""
-        percent, cash = round(100 * self.shrink), round(100 * self.timing)
-        if percent and cash < _LITTLE and self.cash_p_value > WEAK_LEVEL:
-            cash = 0
+        """Return how far the scores are followed, in words."""
+        percent, cash = round(100 * self.shrink), round(100 * self.timing) if self._tells_cash else 0
         if not percent and not cash:
             return "the benchmark is held"
         differences = f"{percent}% of the differences between scores are believed"
@@ -100,11 +104,7 @@ class Evidence:
         orders = "The agents' orders are"
         worth = f"{_rounded(self.excess)}% a year (+- {self.error:.1f})"
         cash = f"cash by the level of their scores {_rounded(self.cash_excess)}% (+- {self.cash_error:.1f}, "
-        timed = (
-            f"; {cash}{p_words(self.cash_p_value)})"
-            if "level" in self.followed or self.cash_p_value <= WEAK_LEVEL
-            else ""
-        )
+        timed = f"; {cash}{p_words(self.cash_p_value)})" if self._tells_cash else ""
         said = f"worth {worth} over the benchmark, out of fold and net of costs ({p_words(self.p_value)}){timed}"
         return f"{orders} {said}: {self.followed}."
 

@@ -32,8 +32,8 @@ COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions",
 """Parts of the summaries that are summed per generation."""
 RISK_AVERSION = 30.0
 """Of fitness: a year's variance of the profit over the benchmark costs half of this."""
-_TABLE_BYTES = 2**29
-"""Memory that the forecasts of the agents that are played at a time may take."""
+TABLE_BYTES = 2**29
+"""Memory that the forecasts, or the accounts, of what is played at a time may take."""
 _CELL_BYTES, _STEP_BYTES = 340, 56
 """Measured: of a lane in `roll_out`, by stocks for accounts, scores and the search of the band, and by sessions."""
 
@@ -157,7 +157,7 @@ def lane_bytes(stocks: int, steps: int) -> int:
 
 
 def _at_a_time(agents: int, days: TrainingDays) -> int:
-    return max(1, min(agents, _TABLE_BYTES // (4 * days.tradable.numel())))
+    return max(1, min(agents, TABLE_BYTES // (4 * days.tradable.numel())))
 
 
 def require_memory_to_train(

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], digits: int = 2) -> str:
-    """Return rows as aligned text under a header, with numbers to the right, of so many decimals."""
+    """Return rows as aligned text under a header, with numbers to the right, rounded to a number of digits."""
     padded = []
     for column in columns:
         values = [row.get(column) for row in rows]

@@ -25,8 +25,9 @@ START = "2015-01-05"
 PRICES = ["open", "high", "low", "close"]
 RATIOS = (0.995, 0.9875, 0.97, 0.999, 0.5, 0.25, 2 / 3, 0.8, 1.5, 10.0, 25.0)
 """Dividends, splits, reverse splits: what earlier prices are multiplied by."""
-_NEAR = 0.05
-"""What the last digits of adjusted prices may make of forecasts, and these of orders."""
+_NEAR = 5.0
+"""What the last digits of adjusted prices may make of forecasts, and these of orders; the smallest dividend, 0.1% on a
+sixth of the account, is more than three times as much."""
 
 
 @dataclass

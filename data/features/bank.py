@@ -6,7 +6,7 @@ value and the state of the market are linear in them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from utils.arrays import Float32Array, Float64Array
 from utils.threads import in_order
 
+FloatArray = TypeVar("FloatArray", Float32Array, Float64Array)
 HALF_LIVES = tuple(2**power for power in range(8))
 """Days, 1 to 128."""
 VOLATILITY = 2 * len(HALF_LIVES)
@@ -113,6 +114,14 @@ def has_return(close: Float32Array) -> NDArray[np.bool_]:
     had_bar[1:] = np.logical_or.accumulate(has_bar, axis=0)[:-1]
     both: NDArray[np.bool_] = has_bar & had_bar
     return both
+
+
+def apart(values: FloatArray) -> FloatArray:
+    """Return (..., days, n) values less the mean of each day's that are known; NaN: it is not."""
+    known = np.isfinite(values)
+    total = np.where(known, values, 0.0).sum(axis=-1, keepdims=True, dtype=np.float64)
+    less: FloatArray = (values - total / np.maximum(known.sum(axis=-1, keepdims=True), 1)).astype(values.dtype)
+    return less
 
 
 def exponential_mean(values: Float64Array, half_life: float) -> Float64Array:

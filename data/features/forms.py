@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from data.features.bank import exponential_mean, has_return, log_returns, stock_blocks
+from data.features.bank import apart, exponential_mean, has_return, log_returns, stock_blocks
 from data.features.catalogue import Feature, Form
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array
@@ -89,7 +89,7 @@ class FeatureInput:
             count = known.sum(axis=1, keepdims=True)
             scaled = (frame.rank(axis=1).to_numpy() - (count + 1) / 2) * np.sqrt(12.0) / np.maximum(count, 2)
         elif self.form == "relative":
-            scaled = _relative(values) / self.std
+            scaled = apart(values) / self.std
         elif self.form == "past":
             scaled = np.broadcast_to(read.against_past[days], values.shape)
         elif self.form == "trend":
@@ -121,7 +121,7 @@ class FeatureInputs:
                 continue
             mean, std = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
             if feature.form == "relative":
-                std = float(np.nanstd(_relative(values)[np.isfinite(values)])) or 1.0
+                std = float(np.nanstd(apart(values)[np.isfinite(values)])) or 1.0
             inputs.append(FeatureInput(feature.name, feature.group, feature.form, mean, std))
             if feature.form == "past":  # alone it does not tell one stock from another
                 for half_life in _TRENDS:
@@ -221,10 +221,3 @@ def _values(feature: Feature, bars: _StockBars) -> Float32Array:
             values[:, first:last] = feature.of(some).to_numpy(np.float32)
     values[~np.isfinite(values)] = np.nan
     return values
-
-
-def _relative(values: Float32Array) -> Float32Array:
-    """Return (days, n) values less the mean of each day's."""
-    known = np.isfinite(values)
-    total = np.where(known, values, 0.0).sum(axis=1, keepdims=True, dtype=np.float64)
-    return np.asarray(values - total / np.maximum(known.sum(axis=1, keepdims=True), 1), dtype=np.float32)

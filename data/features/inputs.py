@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.features.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
+from data.features.bank import HALF_LIVES, MarketSeries, apart, multi_scale_bank, stock_blocks
 from data.features.forms import FeatureInputs
 from data.features.impulses.deviations import fit_deviations
 from data.features.impulses.terms import SESSIONS
@@ -251,9 +251,7 @@ def next_returns(market: Market, days: slice) -> Float64Array:
     returns = np.full((2, *log_open.shape), np.nan)
     for place, sessions in enumerate((1, SESSIONS)):
         returns[place, : -sessions - 1] = 100 * (log_open[sessions + 1 :] - log_open[1:-sessions])
-    known = np.isfinite(returns)
-    total = np.where(known, returns, 0.0).sum(axis=2, keepdims=True)
-    return np.asarray(returns - total / np.maximum(known.sum(axis=2, keepdims=True), 1))
+    return apart(returns)
 
 
 Moments = tuple[int, Float64Array, Float64Array]

@@ -57,7 +57,7 @@ class _Peers(NamedTuple):
 
 def _relative_moves(bars: WideBars) -> Float64Array:
     """Return (days, n) log returns less their mean over the stocks, in deviations; 0 where there is none."""
-    returns = np.log(bars.close / bars.previous_close)
+    returns = bars.log_returns
     moves = returns.sub(returns.mean(axis=1), axis=0)
     spread = np.sqrt((moves**2).ewm(halflife=_LEAST, min_periods=_LEAST // 6).mean().shift())
     return np.asarray((moves / spread).clip(-_MOST_DEVIATIONS, _MOST_DEVIATIONS).fillna(0.0).to_numpy())
@@ -98,6 +98,6 @@ def peers_month(bars: WideBars) -> pd.DataFrame:
 def market_volatility(bars: WideBars) -> pd.DataFrame:
     """Return the volatility of the mean stock, with a half-life of two weeks."""
     close = bars.close
-    market = np.log(close / bars.previous_close).mean(axis=1)
+    market = bars.log_returns.mean(axis=1)
     volatility = np.log(np.sqrt((market**2).ewm(halflife=10, min_periods=10).mean()).clip(lower=1e-5))
     return pd.DataFrame(np.repeat(volatility.to_numpy()[:, None], close.shape[1], axis=1), close.index, close.columns)

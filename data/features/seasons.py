@@ -30,7 +30,7 @@ _TURN = (1, 3)
 def _seasonal(bars: WideBars, season_of: Callable[[pd.DatetimeIndex], NDArray[np.int64]]) -> pd.DataFrame:
     """Return the shrunk mean of a stock's returns in the season of the next session, as far as they are known."""
     close, dates = bars.close, pd.DatetimeIndex(bars.dates)
-    returns = np.log(close / bars.previous_close).to_numpy()
+    returns = bars.log_returns.to_numpy()
     today, following = season_of(dates), season_of(_next_sessions(dates))
     means = np.zeros(returns.shape)
     for season in np.unique(following):

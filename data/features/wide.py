@@ -66,6 +66,11 @@ class WideBars:
         """Last close before the day."""
         return self.close.ffill().shift()
 
+    @property
+    def log_returns(self) -> pd.DataFrame:
+        """Logarithm of the close over the last one before it."""
+        return np.log(self.close / self.previous_close)
+
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Return a further column of the data. Raises DataError for an unknown one."""
         if name in ("open", "high", "low", "close", "volume"):

@@ -70,6 +70,15 @@ def test_it_is_the_posterior_mean_over_the_estimate_less_what_the_best_leads_by_
     assert plain.shrink == pytest.approx(mean / plain.excess, rel=1e-4)
 
 
+@pytest.mark.parametrize(("t", "shrink"), [(1.0, 0.25), (2.0, 0.48), (3.0, 0.78), (5.0, 0.92)])
+def test_what_is_believed_by_t(t: float, shrink: float) -> None:
+    """Of 1,700 training days of white noise: what the changelog of 0.14 says."""
+    noise = np.random.default_rng(3).standard_normal(1700)
+    noise -= noise.mean()
+    error = Evidence.of(noise + 0.1, 1, 0.0).error
+    assert Evidence.of(noise + t * error / YEAR, 1, 0.0).shrink == pytest.approx(shrink, abs=0.03)
+
+
 @pytest.mark.parametrize("daily", [np.zeros(DAYS), np.full(DAYS, 0.1), np.full(1, 0.5), np.linspace(1, 2, DAYS) * 1e-7])
 def test_where_nothing_is_known_nothing_is_believed(daily: np.ndarray) -> None:
     """A series that never varies has no standard error; one that hardly does is the benchmark's but for rounding."""
@@ -103,8 +112,8 @@ def test_cash_is_weighed_by_itself() -> None:
     assert found.is_timing_significant and not found.is_significant and found.strength == "significant"
     held = Evidence(-0.02, 1.0, 1.0, 0.0, 9.0, 1.0, 1e-6, 0.98)
     assert held.headline == "EDGE: 98% of their level is believed, by which cash is held"
-    for timing, p_value, is_told in ((0.09, 0.11, False), (0.1, 0.11, True), (0.09, 0.1, True)):
-        one = Evidence(9.0, 2.0, 1e-6, 0.9, 0.1, 1.0, p_value, timing)
+    for worth, p_value, is_told in ((0.9, 0.11, False), (1.1, 0.11, True), (0.9, 0.1, True)):  # half of it is believed
+        one = Evidence(9.0, 2.0, 1e-6, 0.9, worth, 1.0, p_value, 0.5)
         assert ("level" in one.followed) == ("cash by" in one.sentence) == is_told
     assert "worth 0.0% a year" in held.sentence and "scores 9.0% (+- 1.0, p < 0.001)" in held.sentence
 

@@ -137,7 +137,7 @@ def test_groups_of_agents_are_played_as_all_at_once(monkeypatch: pytest.MonkeyPa
     assert len(set(one.fitness.tolist())) > 1 and 40 <= len(first["cash"]) <= 80
     played = {day for start in windows.starts.tolist() for day in range(start, start + steps)}
     assert len(set(first["day"].tolist())) >= steps and set(first["day"].tolist()) <= played
-    monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 4 * trainer.training_days.tradable.numel())
+    monkeypatch.setattr(rollouts, "TABLE_BYTES", 2 * 4 * trainer.training_days.tradable.numel())
     assert [*map(len, trainer.rollouts.groups(7))] == [2, 2, 2, 1]
     other, second = trainer.rollouts.evaluate(population, windows, 80, env=trainer.eval_env)
     assert torch.equal(one.by_window, other.by_window) and torch.equal(one.profit_percent, other.profit_percent)

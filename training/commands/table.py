@@ -103,8 +103,8 @@ class EvaluateArguments(SavedRunArguments):
     variants: kinds.PositiveInt = 1
     """Variants of these policies that were tried on these days, for which the verdict allows."""
     null: kinds.NonNegativeInt = 0
-    """Judge the functions of --policy on so many markets of the same days drawn again, too, where nothing is foretold,
-    and tell how often they would be praised."""
+    """Number of markets of the same days drawn again, where nothing is foretold, on which the functions of --policy are
+    judged, too, to tell how often they would be praised."""
     planted: bool = False
     """Play --policy on built-in markets of all kinds too, and show the share of what is planted that it finds."""
     config: kinds.SettingsFile = None

@@ -15,8 +15,8 @@ from utils.arrays import Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
 
 APART, _TIMES = 0.05, 0.5
-"""Share of the equity, or of the turnover, by which another portfolio was held than was asked for; of a turnover at
-least so many times the equity a year, which small orders that are asked for again and again do not reach."""
+"""Share of the equity, or of the turnover, by which another portfolio was held than was asked for; and the
+least turnover, times the equity a year, of which that is said: small orders that are repeated daily do not reach it."""
 _LEAST = 1e-7
 """Share of the equity below which nothing was left undone."""
 

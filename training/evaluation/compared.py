@@ -47,7 +47,7 @@ class PlayedPolicies:
     asked: Asked | None = None
     """What was asked of the judged account; None of accounts that follow one another."""
     active_share: Mapping[str, float] = field(default_factory=dict)
-    """Half the distance of its weights from those of each baseline, mean over days; empty likewise."""
+    """Half the distance of its weights from those of each baseline, mean over days; empty where `asked` is None."""
 
     @classmethod
     def joined(cls, parts: Sequence[PlayedPolicies]) -> PlayedPolicies:

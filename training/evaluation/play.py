@@ -41,15 +41,13 @@ from training.evaluation.measures import EquityCurves
 from training.evaluation.nulls import Active
 from training.evaluation.rules import BandRule, Tuning, numbers_of
 from training.forecasts.skill import HORIZONS, agent_scores, returns_ahead
-from training.rollout import follow, roll_out
+from training.rollout import TABLE_BYTES, follow, roll_out
 from utils.arrays import Float64Array
 from utils.memory.guard import require_memory
 from utils.progress import progress
 
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """Per leg, commission and slippage together."""
-_TABLE_BYTES = 2**29
-"""Memory that the accounts of the rules that are played at a time may take."""
 _NEUTRAL = 0.1
 """Mean net weight, of either sign, below which a portfolio with shorts is dollar-neutral, and held against cash."""
 
@@ -177,7 +175,7 @@ def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent, forecasts: Foreca
 def play_rules(setup: EvaluationSetup, rules: Mapping[str, BandRule]) -> dict[str, Played]:
     """Play rules, side by side."""
     risk, named, played = setup.tuning.risk, [*rules.items()], dict[str, Played]()
-    size = max(1, _TABLE_BYTES // (64 * setup.steps * setup.portfolio.quotes.stocks))
+    size = max(1, TABLE_BYTES // (64 * setup.steps * setup.portfolio.quotes.stocks))
     for some in (named[first : first + size] for first in range(0, len(named), size)):
         forecasts = Forecasts.joined([rule.forecasts(risk) for _, rule in some])
         numbers = numbers_of([rule for _, rule in some], risk.device)

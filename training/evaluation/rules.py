@@ -17,7 +17,7 @@ from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Policy, Portfolio
 from models.policy import Forecasts
-from training.rollout import by_band, lane_bytes, roll_out
+from training.rollout import TABLE_BYTES, by_band, lane_bytes, roll_out
 from utils.arrays import Float64Array
 
 Scores = NDArray[np.float32] | Float64Array
@@ -27,8 +27,6 @@ _RISKS, _WORTHS = (0.006, 0.024, 0.096), (0.1, 0.4, 1.6)
 _LARGEST = (0.05, 0.1, 0.2)
 _EXPOSURES = (0.004, 0.016, 0.064)
 _FINER, _UNTUNED_WORTH = (0.5, 1.0, 2.0), 0.4
-_MOST_BYTES = 2**29
-"""Memory that forecasts and accounts may take at a time."""
 NUMBERS = ("unit", "risk", "largest", "timing", "exposure", "usual")
 """Of a `BandRule`, what is tuned; the agents' own are bred."""
 
@@ -158,8 +156,8 @@ class Tuning:
         """Return the fitness of rules, those of the same scores one after another, side by side where memory allows."""
         of_scores = [list(group) for _, group in groupby(rules, key=lambda rule: id(rule.scores))]
         of_rule = len(self.starts) * lane_bytes(self.portfolio.quotes.stocks, self.steps)
-        if len(of_scores) * 4 * self.risk.numel() + len(rules) * of_rule > _MOST_BYTES:
-            size = max(1, _MOST_BYTES // of_rule)
+        if len(of_scores) * 4 * self.risk.numel() + len(rules) * of_rule > TABLE_BYTES:
+            size = max(1, TABLE_BYTES // of_rule)
             parts = [group[first : first + size] for group in of_scores for first in range(0, len(group), size)]
             return torch.cat([self._fitness([part]) for part in parts])
         return self._fitness(of_scores)
