@@ -294,7 +294,7 @@ def test_study_of_structures(studied: Studied) -> None:
         "structures", "--structures", "season", "--seeds", "1", "--generations", "1", "--synthetic.days", "600"
     )
     assert [line[:14].strip() for line in shown[2:]] == ["season", "season, told"]
-    assert [(record["structure"], record["told"]) for record in kept] == [("season", False), ("season", True)]
+    assert [(record["structure"], record["is_told"]) for record in kept] == [("season", False), ("season", True)]
     assert all(-1 <= record["correlation"] <= 1 for record in kept)
 
 
