@@ -6,8 +6,9 @@ with the square of what is held more or less than the benchmark, so that a unit 
     m(a) = q - p - k (a - b)
 
 by the weight `a` held and the weight `b` in the benchmark. Buying costs `c` and selling costs `c`: nothing is traded
-while m lies between -c and c (Davis and Norman 1990, "Portfolio selection with transaction costs"), else as much as
-brings m back to the nearer edge. All are fractions of value for one unit of weight.
+while m lies between -h c and h c, else as much as brings m back to the nearer edge. With h = 1 this is the band of Davis
+and Norman (1990, "Portfolio selection with transaction costs"); what the noise of forecasts moves today it takes back
+tomorrow, for which the hurdle h is higher. All are fractions of value for one unit of weight.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Band:
     """(L,) most weight of a stock, unless that is less than twice the benchmark's."""
     cost: float
     """Of a unit bought or sold."""
+    hurdle: Tensor | float = 1.0
+    """(L,) or for all, multiples of the cost that a trade must be worth."""
 
 
 def target_weights(
@@ -57,7 +60,8 @@ def target_weights(
     """
     own = torch.where(can_trade, wanted - held, 0.0)
     most = torch.where(can_trade, torch.maximum(band.largest[:, None], 2 * held), torch.inf)
-    centre, half = held + q / band.k, torch.where(can_trade, band.cost / band.k, torch.inf)
+    hurdle = torch.as_tensor(band.hurdle, dtype=q.dtype, device=q.device)[..., None]
+    centre, half = held + q / band.k, torch.where(can_trade, band.cost * hurdle / band.k, torch.inf)
     budget = (wanted + band.cost * (wanted - held).abs()).sum(1) - cash
     price = _shadow_price(weights, centre - half, centre + half, most, own, 1.0 / band.k, budget, band.cost)
     moved = price[:, None] / band.k

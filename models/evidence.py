@@ -1,6 +1,7 @@
 """What an agent's orders are worth, by what they earned out of fold, and how far its forecasts are followed."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,8 @@ class Evidence:
     p_value: float = 1.0
     """That it is above zero, adjusted (Bonferroni) for all agents among which the agent was selected."""
     shrink: float = 0.0
-    """Share of the differences that is believed: posterior mean over estimate."""
+    """Share of the differences that is believed: of what they earned before costs, posterior mean over estimate. For
+    costs are no matter of belief: the band sets them against what is believed."""
     cash_excess: float = 0.0
     """The same of cash by the level."""
     cash_error: float = 0.0
@@ -43,7 +45,14 @@ class Evidence:
     """Share of the level that is believed."""
 
     @classmethod
-    def of(cls, daily: Float64Array, trials: int, lead: float, timed: Float64Array | None = None) -> "Evidence":
+    def of(
+        cls,
+        daily: Float64Array,
+        trials: int,
+        lead: float,
+        timed: Float64Array | None = None,
+        costs: Sequence[float] | Float64Array = (0.0, 0.0),
+    ) -> "Evidence":
         """Weigh (days,) daily returns over the benchmark's, percent, of orders by forecasts of these days' folds.
 
         Each pair of folds enters twice: the first is learned from where the second is forecast, and the other way
@@ -55,8 +64,10 @@ class Evidence:
             trials: agents among which it was selected so far.
             lead: standard errors by which the best of several leads by chance, which are taken off.
             timed: (days,) the same of cash.
+            costs: of both, percent a day, beyond the benchmark's.
         """
-        return cls(*_weighed(daily, trials, lead), *(() if timed is None else _weighed(timed, trials, lead)))
+        of_cash = () if timed is None else _weighed(timed, trials, lead, costs[1])
+        return cls(*_weighed(daily, trials, lead, costs[0]), *of_cash)
 
     @property
     def is_significant(self) -> bool:
@@ -113,7 +124,7 @@ def _rounded(value: float) -> str:
     return f"{round(value, 1) + 0.0:.1f}"  # not -0.0
 
 
-def _weighed(daily: Float64Array, trials: int, lead: float) -> tuple[float, float, float, float]:
+def _weighed(daily: Float64Array, trials: int, lead: float, cost: float) -> tuple[float, float, float, float]:
     """Return estimate, standard error, p-value and the share that is believed."""
     test, year = mean_test(daily, trials), TRADING_DAYS_PER_YEAR
     error = math.sqrt(2) * year * test.standard_error
@@ -123,6 +134,6 @@ def _weighed(daily: Float64Array, trials: int, lead: float) -> tuple[float, floa
     doubled = type(test)(test.mean, math.sqrt(2) * test.standard_error, test.degrees_of_freedom, trials)
     estimate = year * test.mean - lead * error
     scale = _PRIOR_RATIO * float(np.std(daily)) * math.sqrt(year)
-    posterior = cauchy_posterior(estimate, error, scale, _PRIOR_SKILL)
-    believed = posterior.mean / estimate if estimate > 0 else 0.0
+    gross = estimate + year * max(0.0, cost)
+    believed = cauchy_posterior(gross, error, scale, _PRIOR_SKILL).mean / gross if gross > 0 else 0.0
     return estimate, error, doubled.p_value, min(1.0, max(0.0, believed))

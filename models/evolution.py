@@ -1,7 +1,7 @@
 """Evolution as pure functions: first draw, selection, crossover and mutation.
 
-An agent has four genes, the numbers that gradients do not reach: the price of risk, the largest weight, the price of
-the risk of cash, and the horizon of its discount. A population's are one tensor, (agents, genes) of logarithms to base
+An agent has five genes, the numbers that gradients do not reach: the price of risk, the largest weight, the price of
+the risk of cash, the hurdle of its trades, and the horizon of its discount. A population's are one tensor, (agents, genes) of logarithms to base
 2, each within bounds. Beside them the weights of actors evolve, and the groups of features that networks see.
 `Population.inherit` puts it all together.
 """
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from utils.config.trader import EvolutionConfig
 
-GENES = ("risk", "largest", "exposure", "horizon")
+GENES = ("risk", "largest", "exposure", "hurdle", "horizon")
 """Price of risk, see `models.band`; largest weight of a stock; price of the risk of being invested less than the
-benchmark; sessions, 1 / (1 - gamma), of the discount."""
-RISK, LARGEST, EXPOSURE, HORIZON = range(len(GENES))
-BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (2.5, 20.0))
+benchmark; hurdle, multiples of its cost that a trade must be worth; sessions, 1 / (1 - gamma), of the discount."""
+RISK, LARGEST, EXPOSURE, HURDLE, HORIZON = range(len(GENES))
+BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (0.25, 8.0), (2.5, 20.0))
 LOW, HIGH = torch.tensor(BOUNDS, dtype=torch.float64).log2().unbind(1)
 _SEEN = 0.85
 """Share of the feature groups that a founder's networks see."""

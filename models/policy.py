@@ -78,7 +78,8 @@ def decide(
     Args:
         score, level, risk: (L, n), (L,) and (L, n) of the day, see `Forecasts`; of stocks beyond these nobody expects
             anything.
-        genes: (L, 3 or more) price of risk, largest weight of a stock, and price of the risk of cash.
+        genes: (L, 4 or more) price of risk, largest weight of a stock, price of the risk of cash, and hurdle, see
+            `models.band`.
         weights, held, wanted, can_trade: see `target_weights`.
         cost: of a purchase or a sale, share of its value.
         shrink, timing: (L,) or for all, shares of the differences between scores and of levels that are believed.
@@ -91,7 +92,9 @@ def decide(
     cash = _cash(timing / 100 * level.double(), genes[:, 2], weights.sum(1), held.sum(1), cost)
     beyond = (0, weights.shape[1] - score.shape[1])
     q, risk, known = pad(q, beyond), pad(risk.double(), beyond, value=1.0), pad(known, beyond, value=True)
-    band = Band(genes[:, :1] * risk, genes[:, 1], cost)
+    # Differences that are believed in part must still be worth their costs; a hurdle that is higher already is kept.
+    hurdle = torch.maximum(shrink.clamp(max=1.0) * genes[:, 3], genes[:, 3].clamp(max=1.0))
+    band = Band(genes[:, :1] * risk, genes[:, 1], cost, hurdle)
     target, price = target_weights(q, weights, held, wanted, can_trade & known, band, cash)
     return Decision(target, 100 * price + mean)
 

@@ -199,8 +199,8 @@ class ERLTrainer:
         score, level = (part.mean(0, keepdim=True) for part in (forecasts.score, forecasts.level))
         mean = Forecasts(score, level, forecasts.risk)
         genes, train = champion.acting_genes, self.market.splits.train
-        earned = self.rollouts.out_of_fold(mean, genes, train, env=self.eval_env)
-        evidence = Evidence.of(earned[0], population.trials, lead, earned[1])
+        (selected, timed), costs = self.rollouts.out_of_fold(mean, genes, train, env=self.eval_env)
+        evidence = Evidence.of(selected, population.trials, lead, timed, costs)
         believed = {
             "weigh": (evidence.shrink, evidence.timing),
             "report": (1.0, 1.0),

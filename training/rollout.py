@@ -289,8 +289,8 @@ class PopulationRollouts:
         """Play one agent's forecasts of the training days on windows that follow one another over all of them.
 
         Returns:
-            The (days,) daily returns over the benchmark's, percent, of what differences between its scores order, and
-            of what levels do.
+            The (2, days) daily returns over the benchmark's, percent, of what differences between its scores order, and
+            of what levels do; and the (2,) costs of both beyond the benchmark's, percent a day.
         """
         steps, one_by_one = env.rules.episode_steps, torch.eye(2, dtype=torch.float64, device=genes.device)
         how = dict(zip(("shrink", "timing"), one_by_one, strict=True))
@@ -298,8 +298,9 @@ class PopulationRollouts:
         played = roll_out(env.portfolio, forecasts, genes.repeat(2, 1), starts, steps, label="assess", **how)
         held = played.benchmark[:, None]
         excess = 100 * (played.equity.diff(dim=0) / played.equity[:-1] - held.diff(dim=0) / held[:-1])
-        selected, timed = excess.movedim(0, 2).flatten(1).cpu().numpy()
-        return selected, timed
+        costs = played.summary.costs.view(2, -1) - env.portfolio.benchmark.costs
+        of_day = 100 * (costs / played.equity[0]).mean(1) / steps
+        return excess.movedim(0, 2).flatten(1).cpu().numpy(), of_day.cpu().numpy()
 
     def groups(self, agents: int) -> list[range]:
         """Divide the agents so that the forecasts of a group fit into memory."""

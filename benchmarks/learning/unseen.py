@@ -45,14 +45,14 @@ class Holder:
 
     forecasts: Forecasts
     genes: Tensor
-    """(1, 3) of the price of risk, the largest weight and the price of the risk of cash."""
+    """(1, 4) of the price of risk, the largest weight, the price of the risk of cash and the hurdle."""
     shrink: float
     timing: float
 
     @classmethod
     def of_agent(cls, agent: DDPGAgent, market: Market, days: slice) -> Holder:
         """Let an agent forecast some days of a market."""
-        return cls(agent.forecasts(market, days), agent.acting_genes[:, :3], agent.shrink, agent.timing)
+        return cls(agent.forecasts(market, days), agent.acting_genes[:, :4], agent.shrink, agent.timing)
 
     @classmethod
     def of_rule(cls, rule: BandRule, market: Market) -> Holder:

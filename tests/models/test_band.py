@@ -68,6 +68,17 @@ def test_without_forecasts_orders_are_the_benchmarks_to_the_bit(seed: int, stock
     assert torch.equal(some, held)
 
 
+def test_a_trade_must_be_worth_its_hurdle() -> None:
+    """Between the edges, multiples of the cost from the best weight, nothing moves."""
+    held = torch.full((3, 2), 0.5).double()
+    q = torch.tensor([[0.02, -0.02]] * 3).double()
+    band = Band(torch.full((3, 2), 0.1).double(), torch.ones(3).double(), 0.005, torch.tensor([1.0, 3.0, 5.0]))
+    target, price = target_weights(q, held, held, held, torch.ones(3, 2, dtype=torch.bool), band)
+    moved = torch.tensor([[0.15, -0.15], [0.05, -0.05], [0.0, 0.0]]).double()
+    torch.testing.assert_close(target - held, moved, atol=2e-3, rtol=0)  # costs are paid from the sum
+    assert price.abs().max() < 2e-3 and torch.equal(target[2], held[2])
+
+
 def test_cash_is_held_where_it_is_asked_for() -> None:
     q, weights, held, _, risk = drawn(3, 4, 12, 0.05, 0.03).values()
     band, everything = Band(risk, torch.full((4,), 0.3).double(), 0.0), torch.ones(4, 12, dtype=torch.bool)

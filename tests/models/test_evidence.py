@@ -79,6 +79,16 @@ def test_what_is_believed_by_t(t: float, shrink: float) -> None:
     assert Evidence.of(noise + t * error / YEAR, 1, 0.0).shrink == pytest.approx(shrink, abs=0.03)
 
 
+def test_costs_are_known_and_what_was_earned_before_them_is_believed() -> None:
+    """What the orders are worth is net of costs; the share that is believed is that of the gain before them."""
+    noise = np.random.default_rng(3).standard_normal(1700)
+    gross, cost = noise - noise.mean() + 0.1, 0.07
+    before, after = Evidence.of(gross, 1, 0.5), Evidence.of(gross - cost, 1, 0.5, costs=(cost, 0.0))
+    assert after.shrink == pytest.approx(before.shrink) and after.shrink > 2 * Evidence.of(gross - cost, 1, 0.5).shrink
+    assert after.excess == pytest.approx(before.excess - YEAR * cost) and after.p_value > before.p_value
+    assert Evidence.of(gross, 1, 0.5, costs=(-0.05, 0.0)) == before
+
+
 @pytest.mark.parametrize("daily", [np.zeros(DAYS), np.full(DAYS, 0.1), np.full(1, 0.5), np.linspace(1, 2, DAYS) * 1e-7])
 def test_where_nothing_is_known_nothing_is_believed(daily: np.ndarray) -> None:
     """A series that never varies has no standard error; one that hardly does is the benchmark's but for rounding."""

@@ -19,7 +19,7 @@ def decided(score: Tensor, *, risk: Tensor | None = None, cost: float = 0.0, **c
     lanes, stocks = score.shape
     equal = torch.full((lanes, changes.pop("stocks", stocks)), 1.0 / changes.pop("of", stocks)).double()
     accounts: dict[str, Any] = {"weights": equal, "held": equal, "wanted": equal, "can_trade": equal > 0} | changes
-    genes = torch.tensor([[K, 1.0, CASH]] * lanes).double()
+    genes = torch.tensor([[K, 1.0, CASH, accounts.pop("hurdle", 1.0)]] * lanes).double()
     level = accounts.pop("level", torch.zeros(lanes))
     return decide(score, level, torch.ones_like(score) if risk is None else risk, genes, cost=cost, **accounts)
 
@@ -97,3 +97,14 @@ def test_stocks_without_a_bar_have_no_part_in_the_level() -> None:
     score = torch.tensor([[[1.0, 2.0], [-torch.inf, 3.0], [-torch.inf, -torch.inf]]])
     found = Forecasts.of(score, torch.tensor([[0.5]]), torch.ones(3, 2))
     assert found.score is score and found.level.tolist() == [[1.0, 2.5, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("hurdle", "shrink", "multiple"), [(1, 1, 1), (4, 1, 4), (4, 0.5, 4), (4, 0.1, 10), (0.5, 0.5, 1)]
+)
+def test_what_is_believed_in_part_must_still_be_worth_its_costs(hurdle: float, shrink: float, multiple: float) -> None:
+    """A difference moves nothing below a multiple of the costs of a trade: a hurdle that is higher already is kept."""
+    for beyond, is_traded in ((0.98, False), (1.02, True)):
+        half = 100 * 0.001 * multiple * beyond
+        found = decided(torch.tensor([[half, -half, 0.0]]), cost=0.001, hurdle=hurdle, shrink=shrink)
+        assert bool((found.target[0, :2] - 1 / 3).abs().min() > 1e-6) == is_traded

@@ -359,21 +359,24 @@ def test_evidence_is_what_orders_earn_on_the_days_of_other_folds(
     weigh = Evidence.of
     monkeypatch.setattr(Evidence, "of", lambda *given: seen.append(given) or weigh(*given))
     champion, population = trainer.build_champion(), trainer.population
-    ((selected, trials, lead, timed),) = seen
-    assert champion.evidence == weigh(selected, trials, lead, timed)
+    ((selected, trials, lead, timed, costs),) = seen
+    assert champion.evidence == weigh(selected, trials, lead, timed, costs)
     assert trials == population.examined and lead >= 0.0
     alone = [trainer.training_days.forecasts(population.networks.target, [row]) for row in population.elites]
     means = (torch.cat([getattr(one, part) for one in alone]).mean(0, keepdim=True) for part in ("score", "level"))
     forecasts, steps, train = Forecasts(*means, alone[0].risk), TINY_RULES.episode_steps, market.splits.train
-    for daily, shrink in ((selected, 1.0), (timed, 0.0)):
-        followed, expected = replace(champion, shrink=shrink, timing=1.0 - shrink), list[Tensor]()
+    for daily, shrink, cost in ((selected, 1.0, costs[0]), (timed, 0.0, costs[1])):
+        followed, expected, paid = replace(champion, shrink=shrink, timing=1.0 - shrink), list[Tensor](), list[float]()
         for start in range(train.last - steps * ((train.days - 1) // steps), train.last, steps):
             portfolio = trainer.eval_env.portfolio.under()
             play(portfolio, follow(followed, forecasts), torch.tensor([start]), steps=steps)
             own, other = (one.equity_curve[:, 0] for one in (portfolio.account, portfolio.benchmark))
             expected.append(100 * (own[1:] / own[:-1] - other[1:] / other[:-1]))
+            more = portfolio.account.summary().costs - portfolio.benchmark.summary().costs
+            paid.append(100 * float(more / own[0]) / steps)
         torch.testing.assert_close(torch.from_numpy(daily), torch.cat(expected), atol=1e-4, rtol=0)
         assert float(np.abs(daily).max()) > 0.1
+        assert cost == pytest.approx(np.mean(paid), rel=1e-6) and cost > 0
 
 
 def test_agents_that_found_noise_are_no_evidence() -> None:

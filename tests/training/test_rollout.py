@@ -23,7 +23,10 @@ from training.rollout import RISK_AVERSION, follow, kept_windows, roll_out
 from utils.config.trader import EvolutionConfig
 
 GENES = (
-    torch.tensor([[0.01, 0.6, 0.02, 5.0], [0.03, 0.3, 0.1, 5.0], [0.1, 1.0, 0.05, 5.0]]).double().log2().exp2()
+    torch.tensor([[0.01, 0.6, 0.02, 1.0, 5.0], [0.03, 0.3, 0.1, 0.5, 5.0], [0.1, 1.0, 0.05, 3.0, 5.0]])
+    .double()
+    .log2()
+    .exp2()
 )  # as agents act by them
 AGENTS = len(GENES)
 

@@ -50,6 +50,7 @@ _PERCENT = "{:+,.1f} %"
 _GENES = {
     "risk": "Price of risk of the elites: what a unit of weight more lowers the worth of the next one.",
     "largest": "Largest weight of a stock, of the elites.",
+    "hurdle": "Multiples of its cost that a trade of the elites must be worth.",
     "horizon": "Sessions of the elites' discount.",
 }
 

@@ -66,7 +66,7 @@ class BandRule:
 
 def numbers_of(rules: Sequence[BandRule], device: torch.device) -> dict[str, Any]:
     """Return genes, shrink and timing of rules, as `roll_out` takes them."""
-    genes = [[rule.risk, rule.largest, rule.exposure] for rule in rules]
+    genes = [[rule.risk, rule.largest, rule.exposure, 1.0] for rule in rules]  # the unit tells the hurdle
     believed = [[rule.unit, rule.timing] for rule in rules]
     shrink, timing = torch.tensor(believed, dtype=torch.float64, device=device).unbind(1)
     return {"genes": torch.tensor(genes, dtype=torch.float64, device=device), "shrink": shrink, "timing": timing}
