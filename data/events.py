@@ -26,7 +26,7 @@ class Event:
 
     ticker: str
     date: str
-    """First day without it, the ex-date; empty where nobody names it."""
+    """First day without it, the ex-date."""
     kind: str
     """`split` or `dividend`."""
     size: float
@@ -36,8 +36,6 @@ class Event:
 
     def __str__(self) -> str:
         """Return it in words, as `split 4:1 of 2020-08-31`."""
-        if not self.date:
-            return f"{self.kind} that no file names"
         if self.kind == "dividend":
             return f"dividend of {self.size:g} of {self.date}"
         new, old = self.fraction.as_integer_ratio()

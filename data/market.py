@@ -50,8 +50,6 @@ class Market:
     """Counts of rows that were masked or repaired, and of moves beyond 50%; empty without any."""
     source: Path | None = None
     """File that it is read from, beside which splits and dividends are named."""
-    readjusted: Mapping[str, float] = field(default_factory=dict)
-    """By ticker, the factor on prices since the run's record, where no named event explains it."""
 
     @property
     def close(self) -> NDArray[np.float32]:

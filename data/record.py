@@ -130,7 +130,7 @@ def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "a
     """
     market = _known_columns(market, record, owner)
     splits = Splits(**{name: _span(market, owner, *dates) for name, dates in record.splits.items()})
-    ratios, events = ({}, {}) if owner == "account" else readjustments(market, record, "the run began")
+    ratios = {} if owner == "account" else readjustments(market, record, "the run began")
     if changed := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
         known = ", ".join(["prices", *record.columns])
         raise DataError(
@@ -144,7 +144,6 @@ def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "a
         investable_columns=np.array([column[ticker] for ticker in record.investable], dtype=np.int64),
         splits=splits,
         stats=NormalizationStats(np.array(record.mean, dtype=np.float32), np.array(record.std, dtype=np.float32)),
-        readjusted={ticker: ratio for ticker, ratio in ratios.items() if ticker not in events},
     )
     return with_features(pinned) if market.features else pinned
 
@@ -199,8 +198,8 @@ def past_ratios(market: Market, record: MarketRecord) -> dict[str, float]:
     return ratios
 
 
-def readjustments(market: Market, record: MarketRecord, since: str) -> tuple[dict[str, float], dict[str, list[Event]]]:
-    """Return `past_ratios`, and by ticker the events named beside the market's file that explain one; tell them.
+def readjustments(market: Market, record: MarketRecord, since: str) -> dict[str, float]:
+    """Return `past_ratios`; tell them, with the events named beside the market's file that explain one.
 
     A constant ratio of all recorded prices needs no named event; a ratio of the prices before a recorded day needs one
     with that date.
@@ -234,14 +233,7 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> tuple[dic
     if texts:  # NaN is not
         told = many(len(texts), "ticker"), "was" if len(texts) == 1 else "were"
         logger.info("%s %s adjusted again since %s: %s", *told, since, _listed(texts))
-    return ratios, events
-
-
-def history_of(market: Market, ticker: str, record: MarketRecord) -> dict[str, Any]:
-    """Return what a record would say of a ticker's prices up to its last day."""
-    column, last = market.tickers.index(ticker), _known_day(market, record)
-    hashes = _fingerprints(market, last, record.own_columns or ())
-    return {"fingerprint": hashes[column], "sketch": _sketch(*_bars(market, column, last))}
+    return ratios
 
 
 def _known_day(market: Market, record: MarketRecord) -> int:

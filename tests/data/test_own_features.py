@@ -14,7 +14,7 @@ from data.features.nine import PRICES
 from data.features.own import audit_features, own_columns, read_features, require_alone
 from data.features.wide import WideBars
 from data.market import Market
-from data.record import pin_market, record_market
+from data.record import past_ratios, pin_market, record_market
 from tests.data.files import refused, written
 from tests.small_market import small_market
 from training.run.market import with_own_features
@@ -267,8 +267,9 @@ def test_a_cross_section_of_prices_that_were_adjusted_again_is_the_same_data(tmp
     array = before.data_array.copy()
     array[:, 0, list(PRICES)] *= np.float32(0.99)
     record = record_market(with_own_features(before, path, audits=False))
-    later = pin_market(with_own_features(replace(before, data_array=array), path, audits=False), record)
-    assert later.readjusted.keys() == {before.tickers[0]}
+    later = with_own_features(replace(before, data_array=array), path, audits=False)
+    assert past_ratios(later, record).keys() == {before.tickers[0]}
+    pin_market(later, record)
     earlier = replace(record, own_columns=None)  # of a version that had own features in its fingerprints
     with refused("not only adjusted again"):
         pin_market(with_own_features(replace(before, data_array=array), path, audits=False), earlier)

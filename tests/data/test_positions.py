@@ -209,19 +209,3 @@ def test_a_price_that_may_be_of_both_units_is_of_todays(tmp_path: Path) -> None:
     assert size.kind == "dividend" and high > 1.01 * opened
     assert [read(tmp_path, market, float(price), 20.0).moved for price in prices] == ["", ""]
     assert read(tmp_path, market, float(opened) / 0.992, 20.0).moved != ""
-
-
-@pytest.mark.parametrize("ratio", [0.25, 0.98])
-def test_where_nobody_names_it_a_ratio_since_the_training_is_the_event(tmp_path: Path, ratio: float) -> None:
-    """It moves positions that are written before it, and none that are written since."""
-    market = dataclasses.replace(Story.of({}).market(tmp_path), readjusted={"T00": ratio})
-    price = float(ADJUSTED[BOUGHT, 0, 0])
-    held, same = read(tmp_path, market, price / ratio, 20.0), read(tmp_path, market, price, 80.0)
-    kind, shares = ("dividend", 20.0) if ratio > 0.9 else ("split", 80.0)
-    assert held.moved.startswith(f"T00: {kind} that no file names applied to the position: 20 shares at ")
-    assert (held.shares, same.shares, same.moved) == (shares, 80.0, "")
-    assert held.entry_price == pytest.approx(price)
-    # Of a dividend the shares are worth less than their price says: the rest came in cash.
-    assert held.unrealised(price) == pytest.approx(0.0 if kind == "split" else 100 * (ratio - 1))
-    with refused("after a split give its price and shares"):  # a split and a dividend in one ratio
-        read(tmp_path, dataclasses.replace(market, readjusted={"T00": 0.4858}), price / 0.4858, 20.0)

@@ -15,12 +15,12 @@ from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import tiny_agent
 from training.paper.account import Account
+from training.paper.book import Venue
 from training.paper.certificate import TERMS
 from training.paper.decider import Champion, Decider
 from training.paper.journal import JOURNAL, Journal
 from training.paper.known import known_market
 from training.paper.sessions import Sessions
-from training.paper.venue import Venue
 from utils.config.trader import Config, EnvironmentConfig
 
 _READ = ("gap", "place_in_range", "rsi", "intraday_quarter")
@@ -140,7 +140,6 @@ class Walk:
         with self.journal() as journal:
             kinds = (
                 "open",
-                "conversion",
                 "session",
                 "intent",
                 "answer",

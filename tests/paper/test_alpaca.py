@@ -16,7 +16,7 @@ from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, agent_of, multi
 from tests.paper.fake_alpaca import FakeAlpaca, at_broker, market_order, stepped
 from tests.small_market import TINY_RULES
 from training.paper import alpaca
-from training.paper.venue import NoAnswer, Order
+from training.paper.book import NoAnswer, Order
 from utils.errors import ConfigError, DataError
 
 pytest.importorskip("alpaca.trading.client", reason="requirements-alpaca.txt is not installed")

@@ -12,12 +12,10 @@ from data.features.nine import CLOSE, PRICES
 from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, agent_of, multiplied, price
 from tests.paper.fake_alpaca import FakeAlpaca, at_broker, stepped
-from training.paper.backtest import backtest
+from training.paper.book import NoAnswer
 from training.paper.journal import STOP
-from training.paper.known import units
-from training.paper.report import write_report
+from training.paper.report import backtest, write_report
 from training.paper.sessions import Sessions
-from training.paper.venue import NoAnswer
 from utils.charts import number
 
 pytest.importorskip("alpaca.trading.client", reason="requirements-alpaca.txt is not installed")
@@ -44,7 +42,7 @@ class Broker:
         is of more than is held."""
         assert not [row[2] for row in self.walk.rows() if row[0] in ("doubt", "hold")]
         account = self.walk.at(day)
-        factors, said = units(account.journal), account.book.session(day)
+        factors, said = account.journal.units(), account.book.session(day)
         now = {ticker: shares / factors.get(ticker, 1.0) for ticker, shares in said["positions"].items()}
         assert now == pytest.approx(self.account.held) and said["cash"] == self.account.cash
         closes = self.last(day, CLOSE)

@@ -16,9 +16,8 @@ from data.market import Market
 from data.readjustment import price_step, readjustment
 from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, multiplied, price
 from training.paper.account import Suspended
-from training.paper.backtest import backtest
-from training.paper.known import under_known_names, units
-from training.paper.report import parity_sentence
+from training.paper.known import under_known_names
+from training.paper.report import backtest, parity_sentence
 
 LAST = START + 12
 
@@ -75,10 +74,10 @@ def test_an_adjusted_history_changes_nothing(tmp_path: Path, plain: Walk, ratio:
     assert not any(row[0] in ("hold", "doubt") for row in walk.rows())
     account = walk.at(LAST)
     assert "equal to the cent" in parity_sentence(account, backtest(account))
-    assert units(account.journal)[ticker] == pytest.approx(ratio, rel=1e-6)
+    assert account.journal.units()[ticker] == pytest.approx(ratio, rel=1e-6)
     # What is shown is in the units of today.
     shares, now = (one.of("session")[-1]["positions"].get(ticker, 0.0) for one in (walk, plain))
-    assert shares / units(account.journal)[ticker] == pytest.approx(now, rel=1e-3)
+    assert shares / account.journal.units()[ticker] == pytest.approx(now, rel=1e-3)
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -105,7 +104,7 @@ def test_events_that_a_vendor_names_are_told_apart(tmp_path: Path, plain: Walk, 
     else:
         found = [(DATES[first], "split", 0.425)]
     assert kinds == [(since, kind, pytest.approx(ratio, rel=1e-5)) for since, kind, ratio in found]
-    assert units(walk.at(LAST).journal)[ticker] == pytest.approx(0.425, rel=1e-6)
+    assert walk.at(LAST).journal.units()[ticker] == pytest.approx(0.425, rel=1e-6)
     # The account that missed two sessions, with nothing that disturbs it.
     calm = Walk(tmp_path / "calm", AGENT)
     calm.step(*range(START, first), *range(newest, LAST + 1))

@@ -21,9 +21,9 @@ from tests.small_market import TINY_RULES
 from tests.tiny_run import TINY
 from training.api import judge, load_market
 from training.paper.account import Account
-from training.paper.backtest import backtest
 from training.paper.decider import OwnPolicy
 from training.paper.journal import JOURNAL, Journal
+from training.paper.report import backtest
 from utils.config.trader import EvaluationConfig
 
 pytestmark = pytest.mark.usefixtures("restore_process")

@@ -145,20 +145,20 @@ def test_where_no_account_is_one_is_begun(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_an_account_of_an_earlier_version_is_refused_in_one_line(fresh: Commands) -> None:
-    """Its journal says nothing of its layout; one of the version before is converted by a step alone."""
+    """Its journal says nothing of its layout, or an earlier one, which a tag goes on with; no command fails otherwise."""
     path = fresh.path / JOURNAL
     with Journal(path) as journal:
         opening = {name: value for name, value in journal.opening.items() if name != "layout"}
     for layout, command, remedy in (
         ({}, "step", "open a new one with `paper open`"),
-        ({"layout": 2}, "report", f"`paper step {fresh.name}` converts it"),
+        ({"layout": 2}, "report", "git tag v0.13.0 goes on with it, or open a new one with `paper open`"),
+        ({"layout": 2}, "status", "git tag v0.13.0 goes on with it"),
     ):
         path.unlink()
         Journal.create(path, opening | layout)
         assert fresh(command) == 2
         (line,) = fresh.shown.splitlines()
         assert f"got {fresh.name} of an earlier one" in line and remedy in line
-    assert fresh("step") == fresh("report") == 0 and "nothing is held yet" in fresh.shown
 
 
 def test_a_folder_stop_is_refused_before_anything_is_written(fresh: Commands) -> None:

@@ -17,8 +17,7 @@ from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from tests.paper.cases import DATES, MARKET, START, Walk, agent_of, traded_market
 from tests.small_market import TINY_RULES
-from training.paper.backtest import backtest
-from training.paper.report import parity_sentence, profits
+from training.paper.report import backtest, parity_sentence, profits
 from training.rollout import follow
 
 CAPITAL = 12_345.67

@@ -1,6 +1,8 @@
 """The commands `paper ...`: accounts that go on day after day."""
 
 import logging
+import shlex
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from data.market import Market
+from data.record import MARKET, data_fingerprint
 from environment.benchmark import Benchmark
+from environment.portfolio import Portfolio
+from training.evaluation.holdout import Look, add_look, locked_ledger
+from training.paper.account import Account
 from training.paper.arguments import (
     PaperArguments,
     PaperOpenArguments,
@@ -17,30 +23,34 @@ from training.paper.arguments import (
     PaperReplayArguments,
     PaperStepArguments,
 )
-from training.paper.backtest import backtest
+from training.paper.book import Venue
 from training.paper.certificate import finding
 from training.paper.decider import Champion, Decider, OwnPolicy, word_of
 from training.paper.folder import load_account, open_account, opened
-from training.paper.journal import STOP, Journal
-from training.paper.known import names, units
-from training.paper.replay import replay
-from training.paper.report import is_current, parity_sentence, write_report
-from training.paper.venue import Venue
+from training.paper.journal import JOURNAL, STOP, Journal
+from training.paper.report import backtest, is_current, parity_sentence, write_report
 from training.run.market import read_market_record, require_past_columns
 from training.run.saved import open_saved_run
 from training.signals.holdings import session
 from utils.config.cli import command_line
-from utils.config.kinds import RUNS
+from utils.config.kinds import RUNS, require_spent
 from utils.config.settings import hint
 from utils.config.trader import Config
 from utils.errors import ConfigError, Remains, StopRequested
+from utils.progress import progress
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_threads
+from utils.runs.durable import new_directory
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 _CENT = 0.01
 _SHOWN = 20
 """Positions and orders that the status lists."""
+REPLAY = "replay"
+"""Folder of the account that walks the sessions, within that of the account that it is a copy of."""
+_DOUBTS = 3
+"""Of a replay that are told."""
 
 
 def run_open(arguments: PaperOpenArguments) -> None:
@@ -95,7 +105,7 @@ def run_step(arguments: PaperStepArguments) -> None:
     choose_threads(1)
     with _stoppable(), opened(arguments.path, arguments.head) as journal:
         setup_logging(journal.path.parent)
-        account = load_account(journal, _broker(journal.opening["venue"]), converts=True)
+        account = load_account(journal, _broker(journal.opening["venue"]))
         now, newest = datetime.now(UTC), len(account.market.dates) - 1
         day = newest if arguments.date is None else session(arguments.date, account.market, "--date")
         if day < (last := account.book.last):
@@ -155,7 +165,7 @@ def run_rename(arguments: PaperRenameArguments) -> None:
     """
     path = arguments.runs_dir / arguments.name
     with opened(path) as journal:
-        renamed, first = names(journal), read_market_record(path).tickers
+        renamed, first = journal.renamed, read_market_record(path).tickers
         known = [renamed.get(ticker, ticker) for ticker in first]
         if arguments.old not in {*known, *first} or arguments.new in known:
             raise ConfigError(
@@ -168,15 +178,90 @@ def run_rename(arguments: PaperRenameArguments) -> None:
 
 
 def run_replay(arguments: PaperReplayArguments) -> None:
-    """Walk recorded sessions and compare with the backtest.
+    """Walk sessions, by default the validation days, and compare the account with its backtest.
+
+    Each session is a step of an account that knows its journal only, as by `paper step`; what is compared is read from
+    the disk. What a live account would ask a person about is taken as it is, as the backtest takes it, and told. A look
+    at the holdout is entered into the ledger of the folder of runs before anything is walked.
 
     Raises:
-        ConfigError, DataError: there is no such account, or no such sessions.
+        ConfigError, DataError: there is no such account, or there are no such sessions, or they are of the holdout,
+            whose look was not to be spent.
     """
     choose_threads(1)
     with opened(arguments.path, arguments.head) as journal:
         account = load_account(journal)
-        logger.info("%s", replay(account, arguments.from_, arguments.to, spends_look=arguments.spend_look))
+        logger.info("%s", _replay(account, _sessions(account, arguments)))
+
+
+def _sessions(account: Account, arguments: PaperReplayArguments) -> range:
+    """Return the days to walk; those of the holdout are entered into the ledger."""
+    dates, splits = account.market.dates.astype("datetime64[D]").astype(str), account.market.splits
+    begin = splits.validation.first if arguments.from_ is None else session(arguments.from_, account.market, "--from")
+    end = splits.validation.last if begin <= splits.validation.last else len(dates) - 1
+    end = end if arguments.to is None else session(arguments.to, account.market, "--to")
+    days = range(begin, end + 1)
+    if len(days) < 2:
+        raise ConfigError(
+            f"expected two sessions or more from {dates[0]} to {dates[-1]}, got {dates[begin]} to {dates[end]}"
+        )
+    if splits.holdout.days and days[0] <= splits.holdout.last and days[-1] >= splits.holdout.first:
+        require_spent(arguments.spend_look)
+        _enter(account, dates[days[0]], dates[days[-1]])
+    return days
+
+
+def _replay(account: Account, days: range) -> str:
+    """Walk days; say what was earned, what was doubtful, the result of the comparison, and the path of the page."""
+    dates = account.market.dates.astype("datetime64[D]").astype(str)
+    folder, opening = account.path / REPLAY, {**account.journal.opening}
+    with new_directory(folder) as fresh:
+        for name in (account.decider.file, MARKET):
+            shutil.copy2(account.path / name, fresh / name)
+        Journal.create(fresh / JOURNAL, opening | {"venue": "paper", "start": dates[days[0]]})
+
+    def replayed(day: int, journal: Journal, walked: Portfolio | None = None) -> Account:
+        """Return the account of the replay after a session."""
+        parts = {"path": folder, "journal": journal, "changes": (), "walked": walked}
+        return account.on(day, level=logging.DEBUG, is_replay=True, **parts)
+
+    with Journal(folder / JOURNAL) as journal:
+        walked = replayed(days[-1], journal).new_portfolio()
+        for day in progress(days, "replay", "session"):
+            replayed(day, journal, walked).step()
+    with Journal(folder / JOURNAL) as journal:
+        today = replayed(days[-1], journal)
+        played = backtest(today)
+        sessions = [*journal.sessions.values()]
+        filled = sum(len(session["fills"]) for session in sessions)
+        earned, held = (sessions[-1][name] / sessions[0][name] - 1 for name in ("equity", "benchmark"))
+        return (
+            f"{account.name} on {many(len(days), 'session')}, {dates[days[0]]} to {dates[days[-1]]}: {earned:+.2%}, "
+            f"its benchmark {held:+.2%}; {filled} fills\n"
+            f"{_doubts(journal)}"
+            f"{parity_sentence(today, played)}\n"
+            f"written to {write_report(today, played)}"
+        )
+
+
+def _doubts(journal: Journal) -> str:
+    """Say in a line what a live account would have asked about; empty where it would not have."""
+    texts = [row.body["text"] for row in journal.of("hold").values()]
+    others = f"; and {len(texts) - _DOUBTS} more on the page" if len(texts) > _DOUBTS else ""
+    asked = f"data taken as they are where a live account asks ({len(texts)}): expected "
+    return f"{asked}{'; '.join(texts[:_DOUBTS])}{others}\n" if texts else ""
+
+
+def _enter(account: Account, first: str, last: str) -> None:
+    """Enter a look into the ledger; its result is not known yet."""
+    words = ["python", "main.py", "paper", "replay", account.name, "--from", first, "--to", last, "--spend-look"]
+    time, opening = datetime.now(UTC).isoformat(timespec="seconds"), account.journal.opening
+    look = Look(
+        time, shlex.join(words), opening["generation"], first, last, None, "walked by a paper account", opening["run"],
+        data_fingerprint(account.market),
+    )  # fmt: skip
+    with locked_ledger(account.path.parent) as ledger:
+        add_look(ledger, look)
 
 
 def _whole(command: str, account: Path) -> str:
@@ -191,12 +276,13 @@ def _show(journal: Journal) -> None:
         logger.info("no session yet; for the first orders: %s", _whole("step", journal.path.parent))
         return
     date, last = next(reversed(sessions.items()))
-    factors, who = units(journal), word_of(journal.opening)
+    factors, who = journal.units(), word_of(journal.opening)
     refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
     orders = [order for order in intents[date].body["orders"] if order["id"] not in refused] if date in intents else []
-    equity, benchmark = last.get("whole", last["equity"]), last.get("benchmark")
-    beside = "" if benchmark is None else f"; its benchmark {benchmark:,.2f}"
-    logger.info("%s: equity %s, cash %s%s", date, f"{equity:,.2f}", f"{last['cash']:,.2f}", beside)
+    equity, benchmark = last["equity"], last["benchmark"]
+    logger.info(
+        "%s: equity %s, cash %s; its benchmark %s", date, *(f"{one:,.2f}" for one in (equity, last["cash"], benchmark))
+    )
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
     held = [f"{ticker} {shares / factors[ticker]:g}" for ticker, shares in last["positions"].items()]
     asked = [f"{one['side']} {one['ticker']} {one.get('shares', 0.0) / factors[one['ticker']]:g}" for one in orders]

@@ -19,13 +19,12 @@ from data.market import Market, span_of
 from environment.account import Account as Ledger
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
-from training.paper.book import Book
+from training.paper.book import Book, Fill, NoAnswer, NotNow, Order, Statement, Venue
 from training.paper.certificate import bounded_result, forecast_dispersion
 from training.paper.decider import Decider
 from training.paper.journal import Journal
-from training.paper.known import Change, names, packed, units
+from training.paper.known import Change, packed
 from training.paper.sessions import Sessions, doubts
-from training.paper.venue import Fill, NoAnswer, NotNow, Order, Statement, Venue
 from training.signals.broker_orders import (
     LEAST_SHARE,
     Side,
@@ -144,7 +143,7 @@ class Account:
         for change in self.changes:
             body, ticker = change.body, change.body["ticker"]
             if change.kind == "event" and ticker in shares:
-                before = shares[ticker] / units(self.journal)[ticker]
+                before = shares[ticker] / self.journal.units()[ticker]
                 body["held"] = f"; {before:.6g} shares are {before / body['ratio']:.6g} now"
             self.journal.append(change.kind, change.key, body)
             if change.kind == "event":
@@ -168,9 +167,6 @@ class Account:
         # The newest close needs a next day to decide for, of which nothing is known.
         portfolio = Portfolio.on(span_of(self.market, 0, days), rules, benchmark=self.benchmark)
         portfolio.begin(torch.tensor([start]), steps=days - start)
-        if (converted := opening.get("converted")) is not None:
-            cash = torch.tensor([converted["cash"]], dtype=torch.float64)
-            portfolio.hold(self._shares(converted["positions"]), cash)
         return portfolio
 
     def _shares(self, by_ticker: Mapping[str, float]) -> Tensor:
@@ -255,7 +251,7 @@ class Account:
             return Statement([], capital, capital, {})
         trades, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
         # The broker speaks of shares of today, whichever session is taken in; a dividend changes none.
-        factors = units(self.journal, book.date(day), splits_until="9999")
+        factors = self.journal.units(book.date(day), splits_until="9999")
         ids, taken = book.known_orders, book.taken_fills
         trades = [fill for fill in trades if (fill.id, fill.side) not in taken]
         fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in trades if fill.id in ids]
@@ -275,7 +271,7 @@ class Account:
         return Statement(fills, cash, cash + book.worth(positions, day), positions, by_hand)
 
     def _name(self, ticker: str) -> str:
-        return names(self.journal).get(ticker, ticker)
+        return self.journal.renamed.get(ticker, ticker)
 
     def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
@@ -341,7 +337,7 @@ class Account:
 
     def _for_broker(self, day: int, account: Ledger, lacking: Tensor) -> list[Order]:
         """Return orders in whole shares, as a broker is asked for them."""
-        date, factors = self.book.date(day), units(self.journal, self.book.date(day))
+        date, factors = self.book.date(day), self.journal.units(self.book.date(day))
         factor = np.array([factors[ticker] for ticker in self.tickers], dtype=np.float64)
         price, held = account.last[0].numpy() * factor, account.shares[0].numpy() / factor
         cash, least = float(account.cash), LEAST_SHARE * float(account.equity)

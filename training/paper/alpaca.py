@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import requests
 
-from training.paper.venue import Fill, NoAnswer, NotNow, Order
+from training.paper.book import Fill, NoAnswer, NotNow, Order
 from utils.errors import ConfigError, DataError
 
 PAPER = "https://paper-api.alpaca.markets"

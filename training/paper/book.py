@@ -1,19 +1,97 @@
-"""What the journal and the market say together: orders, positions and results of an account."""
+"""Orders and fills, the interface to a broker, and what an account's journal and market say together."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from data.features.nine import CLOSE
 from data.market import Market
 from training.paper.journal import Journal, Row
-from training.paper.known import units
-from training.paper.venue import Fill, Order
+from training.signals.broker_orders import Side
 from utils.arrays import Float32Array
-from utils.errors import DataError
+from utils.errors import DataError, ProgramError
+
+
+class NoAnswer(ProgramError):
+    """A venue did not answer: what it did with a request, or holds, is unknown."""
+
+
+class NotNow(NoAnswer):
+    """A venue takes no such order at this hour: nothing was sent."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order at the market for the next open."""
+
+    id: str
+    """Determined by account, session, ticker and side; the venue knows the order by it."""
+    ticker: str
+    side: Side
+    shares: float = 0.0
+    """In the account's units."""
+    request: dict[str, Any] | None = None
+    """Request to a broker, see `alpaca_requests`."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Order":
+        """Read what the journal keeps."""
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A purchase or a sale that was executed."""
+
+    id: str
+    """Of its order; a sale by the rules gets the id that an order to sell would have."""
+    ticker: str
+    side: Side
+    shares: float
+    price: float
+    value: float
+    """Amount paid or received, before costs."""
+    reason: str = ""
+    """`no_bar`: sold by the rules, since it has none; empty for an order's."""
+
+    def in_units(self, factor: float) -> "Fill":
+        """Return the fill in prices that are `factor` times these."""
+        return replace(self, shares=self.shares / factor, price=self.price * factor)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The account after a session's close."""
+
+    fills: list[Fill]
+    cash: float
+    equity: float
+    positions: dict[str, float]
+    """Shares by ticker."""
+    hand_trades: list[tuple[str, str]] = field(default_factory=list)
+    """Ids and sides of trades at a broker that no order of the account asked for."""
+
+
+class Venue(Protocol):
+    """A broker. Each method may raise `NoAnswer`: nothing follows from silence."""
+
+    def submit(self, order: Order) -> str:
+        """Send an order; return why it was rejected, in the venue's words, or "". One that is known is not doubled."""
+
+    def open_orders(self) -> set[str]:
+        """Return the ids of the orders that are not filled yet."""
+
+    def positions(self) -> dict[str, float]:
+        """Return the shares held by ticker."""
+
+    def cash(self) -> float:
+        """Return the cash."""
+
+    def fills_since(self, day: np.datetime64) -> list[Fill]:
+        """Return the fills on sessions after `day`."""
 
 
 class NotedEvent(NamedTuple):
@@ -64,8 +142,6 @@ class Book:
 
     def session(self, day: int) -> dict[str, Any]:
         """Return a session as the venue stated it, fills, cash, equity and positions, with benchmark and result."""
-        if day == self.start:
-            return self.journal.sessions[self.date(day)]
         return self.journal.of("session")[self.date(day)].body
 
     def equity(self, day: int) -> float:
@@ -97,9 +173,7 @@ class Book:
     def orders(self, day: int) -> list[Order]:
         """Return the orders of a close that the venue accepted; the embedded one has those that were decided."""
         if self.journal.opening["venue"] == "paper":
-            # Those of before a conversion were given by other rules, which ended with it.
-            intent = self.journal.of("intent").get(self.date(day))
-            return self.intended(day) if intent and intent.number > self.journal.begun else []
+            return self.intended(day)
         answers = self.journal.of("answer")
         orders = [order for order in self.intended(day) if order.id in answers]
         return [order for order in orders if answers[order.id].body["status"] == "accepted"]
@@ -159,4 +233,4 @@ class Book:
         sessions, ticker = self.journal.sessions, dividend["ticker"]
         last = next((date for date in reversed(sessions) if date < dividend["since"]), None)
         shares = 0.0 if last is None else sessions[last]["positions"].get(ticker, 0.0)
-        return float(shares * dividend["ratio"] / units(self.journal, dividend["since"])[ticker])
+        return float(shares * dividend["ratio"] / self.journal.units(dividend["since"])[ticker])

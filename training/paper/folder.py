@@ -17,13 +17,12 @@ from data.features.own import require_alone
 from data.market import Market
 from data.record import MARKET, pin_market, record_market, sealed
 from training.paper.account import Account
+from training.paper.book import Venue
 from training.paper.certificate import TERMS
-from training.paper.conversion import CONVERTS, LAYOUT, conversion, known_settings
 from training.paper.decider import Decider, load_decider
-from training.paper.journal import CONVERSION, JOURNAL, Journal
-from training.paper.known import known_market, names, under_known_names
+from training.paper.journal import JOURNAL, Journal
+from training.paper.known import known_market, under_known_names
 from training.paper.sessions import Sessions
-from training.paper.venue import Venue
 from training.run.market import load_market, read_market_record
 from training.signals.broker_orders import require_symbol
 from utils.config.settings import from_dict, to_dict
@@ -34,6 +33,10 @@ from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
 
 logger = logging.getLogger(__name__)
+LAYOUT = 3
+"""Version of the journal's contents; increased when accounts of an earlier version cannot continue as they are."""
+READ_BY = {2: "v0.13.0"}
+"""The git tag that goes on with accounts of an earlier version."""
 _FEATURES = "features.py"
 """Copy of the file of own features, if there is one."""
 
@@ -98,7 +101,7 @@ def opened(path: Path, head: str | None = None, *, reads_only: bool = False) -> 
     What only reads it may do so on a read-only disk, where nobody writes.
 
     Raises:
-        ConfigError: another process does, or there is no account.
+        ConfigError: another process does, there is no account, or it is of an earlier version.
         DataError: its journal is damaged, or has no row with the hash `head`.
     """
     if not (path / JOURNAL).is_file():
@@ -117,40 +120,32 @@ def opened(path: Path, head: str | None = None, *, reads_only: bool = False) -> 
                 f"expected a row with the hash {head} in {journal.path}, got none: rows were cut off or written anew; "
                 "restore the file from a copy"
             )
+        if (layout := journal.opening.get("layout")) != LAYOUT:
+            reader = f"git tag {READ_BY[layout]} goes on with it, or " if layout in READ_BY else ""
+            raise ConfigError(
+                f"expected an account of this version, got {path.name} of an earlier one; {reader}open a new one with "
+                "`paper open`"
+            )
         yield journal
 
 
-def load_account(journal: Journal, broker: Venue | None = None, *, converts: bool = False) -> Account:
+def load_account(journal: Journal, broker: Venue | None = None) -> Account:
     """Return an account on a market as long as the data are.
 
-    Args:
-        converts: one of the version before is converted; its journal says so from then on.
-
     Raises:
-        ConfigError, DataError: who decides or the data have changed, or the account is of an earlier version.
+        ConfigError, DataError: who decides or the data have changed.
     """
     opening, path = journal.opening, journal.path.parent
-    is_old = opening.get("layout") != LAYOUT
-    if is_old and not (converts and opening.get("layout") == CONVERTS):
-        remedy = f"`paper step {opening['account']}` converts it, once"
-        raise ConfigError(
-            f"expected an account of this version, got {opening['account']} of an earlier one; "
-            f"{remedy if opening.get('layout') == CONVERTS else 'open a new one with `paper open`'}"
-        )
-    config = from_dict(known_settings(opening["settings"]) if is_old else opening["settings"], Config)
+    config = from_dict(opening["settings"], Config)
     sessions = [opening["start"], *journal.of("session")]
     if (path / _FEATURES).exists():
         config = dataclasses.replace(config, features=path / _FEATURES)
     record = read_market_record(path)
     market = load_market(dataclasses.replace(config, investable=None), sessions=sessions)[0]
-    renamed = names(journal)
-    market = pin_market(under_known_names(market, renamed), record, owner="account")
-    known = {new: first for first, new in renamed.items()}
+    market = pin_market(under_known_names(market, journal.renamed), record, owner="account")
+    known = {new: first for first, new in journal.renamed.items()}
     named = [dataclasses.replace(one, ticker=known.get(one.ticker, one.ticker)) for one in read_events(config.data)]
     market, changes = known_market(market, record, journal, named)
-    if is_old:
-        journal.append(CONVERSION, "", conversion(journal, market, config))
-        logger.warning("%s", journal.opening["text"])
     last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
     calendar = Sessions.of(opening["calendar"], np.datetime64(sessions[-1]), last)
-    return Account(path, journal, config, load_decider(path, journal.opening), market, calendar, broker, changes)
+    return Account(path, journal, config, load_decider(path, opening), market, calendar, broker, changes)

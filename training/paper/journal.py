@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -14,8 +15,6 @@ from utils.errors import DataError, FileError
 JOURNAL = "journal.sqlite"
 STOP = "STOP"
 """A file of this name beside the journal stops new orders."""
-CONVERSION = "conversion"
-"""Kind of the one row that makes an account of an earlier version one of this: its contents go before the opening's."""
 _SCHEMA = """
 CREATE TABLE rows (
     number INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL,
@@ -86,23 +85,34 @@ class Journal:
 
     @property
     def opening(self) -> dict[str, Any]:
-        """The first row's contents, with those of a conversion in their place."""
-        first = self.of("open")[""].body
-        return first | self.of(CONVERSION)[""].body if self.of(CONVERSION) else first
-
-    @property
-    def begun(self) -> int:
-        """Number of the row from which on it is this account: the first one, or the conversion."""
-        return self.of(CONVERSION)[""].number if self.of(CONVERSION) else 1
+        """The first row's contents."""
+        return self.of("open")[""].body
 
     @property
     def sessions(self) -> dict[str, dict[str, Any]]:
-        """Sessions by their dates, from the first one of the account on; that of a conversion as this left it."""
-        begun, opening = self.begun, self.opening
-        sessions = {date: row.body for date, row in self.of("session").items() if row.number > begun}
-        if "converted" in opening:
-            sessions = {opening["start"]: {"fills": [], "result": 0.0, **opening["converted"]}} | sessions
-        return sessions
+        """Sessions by their dates, from the first one on."""
+        return {date: row.body for date, row in self.of("session").items()}
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """The newest names of the tickers that were renamed, by those that the account opened with."""
+        renamed = dict[str, str]()
+        for row in self.of("rename").values():
+            first = next((ticker for ticker, name in renamed.items() if name == row.body["old"]), row.body["old"])
+            renamed[first] = row.body["new"]
+        return renamed
+
+    def units(self, until: str = "9999", *, splits_until: str = "") -> defaultdict[str, float]:
+        """Return by ticker the factor from the account's prices to those of a day, by its events; 1 for all others.
+
+        Args:
+            splits_until: day up to which splits count, if it is later.
+        """
+        factors = defaultdict[str, float](lambda: 1.0)
+        for event in self.of("event").values():
+            if event.body["since"] <= (max(until, splits_until) if event.body["kind"] == "split" else until):
+                factors[event.body["ticker"]] *= event.body["ratio"]
+        return factors
 
     def stop_reason(self) -> str:
         """Return why the account gives no new order; empty where it does."""

@@ -1,24 +1,74 @@
-"""The page of a paper account: account and backtest, orders, positions, certificate, and what happened."""
+"""An account's backtest, the same decider on the same days and recorded prices, played as it is judged; and the page of
+both, with orders, positions, certificate, and what happened."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from environment.account import Account as Ledger
 from training.evaluation.page.document import document, write_document
 from training.paper.account import Account
-from training.paper.backtest import Backtest
 from training.paper.certificate import LINE, capital_curves, finding
 from training.paper.decider import Champion, word_of
-from training.paper.journal import CONVERSION
-from training.paper.known import units
+from utils.arrays import Float64Array
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
 from utils.tables import many
 
 _SHOWN = 40
 _COLOURS = {"account": "#0072B2", "backtest": "#333333", "benchmark": "#E69F00"}
-_NOTES = (CONVERSION, "stop", "go", "doubt", "hold", "missed", "unknown", "rename")
+_NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown", "rename")
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """What the account should be: by session, from its first one on."""
+
+    equity: Float64Array
+    """(sessions,) at the closes."""
+    cash: Float64Array
+    shares: Float64Array
+    """(sessions, n)."""
+    benchmark: Float64Array
+
+    def first_difference(self, account: Account, rounding: float) -> str:
+        """Return the first session on which the account differs by more than a share, and in what; empty: never."""
+        book = account.book
+        for place, day in enumerate(range(book.start, book.last + 1)):
+            said, date = book.session(day), book.date(day)
+            expected = dict(zip(account.tickers, self.shares[place].tolist(), strict=True))
+            for ticker in {**expected, **said["positions"]}:
+                has, due = said["positions"].get(ticker, 0.0), expected.get(ticker, 0.0)
+                if not np.isclose(has, due, rtol=rounding, atol=0.0):
+                    return f"{date}: {has!r} shares of {ticker}, backtest {due!r}"
+            for name in ("equity", "cash", "benchmark"):
+                has, due = said[name], float(getattr(self, name)[place])
+                if not np.isclose(has, due, rtol=rounding, atol=rounding * said["equity"]):
+                    return f"{date}: {name} {has!r}, backtest {due!r}"
+        return ""
+
+
+def backtest(account: Account) -> Backtest:
+    """Play the account's decider from its first session to its last one; locks end where they did in the account."""
+    book = account.book
+    account = account.on(book.last, walked=None)
+    portfolio = account.new_portfolio()
+    policy, ledger = account.decider.policy(account.market, slice(book.start, None)), portfolio.account
+    closes = [_close(ledger)]
+    while int(ledger.day) < book.last:
+        portfolio.trade(policy(portfolio))
+        closes.append(_close(ledger))
+        if int(ledger.day) in book.released:
+            ledger.release()
+    equity, cash, shares = (np.stack(part) for part in zip(*closes, strict=True))
+    benchmark = portfolio.benchmark.equity_curve[: len(closes), 0].numpy()
+    return Backtest(equity, cash, shares, benchmark)
+
+
+def _close(ledger: Ledger) -> tuple[Float64Array, Float64Array, Float64Array]:
+    return ledger.equity[0].numpy().copy(), ledger.cash[0].numpy().copy(), ledger.shares[0].numpy().copy()
 
 
 def parity_sentence(account: Account, played: Backtest) -> str:
@@ -90,7 +140,7 @@ def _render(account: Account, played: Backtest) -> str:
 
 def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     book, journal, answers = account.book, account.journal, account.journal.of("answer")
-    orders, factors, given = list[dict[str, Any]](), units(journal), {one.id for one in book.orders(book.last)}
+    orders, factors, given = list[dict[str, Any]](), journal.units(), {one.id for one in book.orders(book.last)}
     for order in book.intended(book.last):
         said = {"status": "accepted" if order.id in given else "unknown"}
         said = answers[order.id].body if order.id in answers else said
@@ -125,11 +175,8 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
 
 def profits(account: Account) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Return what was received for the stocks that are held, less what was paid since their first purchase, and the
-    closed positions with their profit, before costs; what a conversion brought was bought at its closes."""
-    book, closed = account.book, list[dict[str, Any]]()
-    begun = book.session(book.start)["positions"]
-    first = dict.fromkeys(begun, book.date(book.start))
-    gained = {ticker: -book.worth({ticker: shares}, book.start) for ticker, shares in begun.items()}
+    closed positions with their profit, before costs."""
+    book, closed, first, gained = account.book, list[dict[str, Any]](), dict[str, str](), dict[str, float]()
     for day in range(book.start + 1, book.last + 1):
         for fill in book.fills(day):
             first.setdefault(fill.ticker, book.date(day))

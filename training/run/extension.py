@@ -115,7 +115,7 @@ def save_inherited(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got other data or days to {market.dates[-1]}; "
             "give its file as it has grown"
         )
-    ratios = readjustments(market, record, f"{parent.name} began")[0]
+    ratios = readjustments(market, record, f"{parent.name} began")
     if others := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
         known = f"{'has' if len(others) == 1 else 'have'} other prices than {parent.name} knew"
         logger.warning("%s %s, %s the first", many(len(others), "ticker"), known, others[0])

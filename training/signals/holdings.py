@@ -144,10 +144,6 @@ def _in_todays_units(holding: Holding, market: Market, entry: int, day: int, eve
     bars = market.data_array[entry : day + 1, holding.column]
     traded = (bar[[OPEN, LOW, HIGH]].tolist() for bar in bars if np.isfinite(bar[CLOSE]))
     opened, low, high = next(traded, [entered] * 3)
-    if not events and (ratio := market.readjusted.get(holding.ticker)):
-        one = Event(holding.ticker, "", "dividend" if 0.9 < ratio < 1 else "split", 1 / ratio, "")
-        # Other ratios are of several events together, and do not tell shares from cash.
-        events = [one] if one.kind == "dividend" or max(one.fraction.as_integer_ratio()) < 10_000 else []
     ratios = _ratios(holding, market, events)
     later = [math.prod(ratios[known:]) for known in range(len(ratios) + 1)]
 
@@ -172,7 +168,7 @@ def _ratios(holding: Holding, market: Market, events: Sequence[Event]) -> list[f
         before = closes[dates < event.date, holding.column]
         close = float([math.nan, *before[np.isfinite(before)]][-1]) / math.prod(ratios)
         after_dividend = close / (close + event.size) if np.isfinite(close) else 1.0
-        ratios.append(after_dividend if event.date and event.kind == "dividend" else 1 / event.size)
+        ratios.append(after_dividend if event.kind == "dividend" else 1 / event.size)
     return ratios[::-1]
 
 
@@ -189,8 +185,7 @@ def _after(holding: Holding, entered: float, events: Sequence[tuple[Event, float
             shares /= ratio
         else:
             kept *= ratio
-            due = shares * event.size if event.date else 0.0  # of one that nobody names the cash is not known
-            paid += f", and {due:,.2f} in cash on {event.pay_date}" if due else ""
+            paid += f", and {shares * event.size:,.2f} in cash on {event.pay_date}"
     if not events:
         return holding
     price = entered * math.prod(ratio for _, ratio in events)
