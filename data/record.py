@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.bars import VOLUME
-from data.events import Event, explaining, read_events
+from data.events import explaining, read_events
 from data.features.nine import CLOSE, PRICES, NormalizationStats, normalization_stats
 from data.market import Market, with_features
 from data.readjustment import price_step
@@ -204,13 +204,12 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> dict[str,
     A constant ratio of all recorded prices needs no named event; a ratio of the prices before a recorded day needs one
     with that date.
     """
-    ratios, events, last = past_ratios(market, record), dict[str, list[Event]](), _known_day(market, record)
-    dates, named = market.dates.astype("datetime64[D]").astype(str), dict[str, list[Event]]()
-    for event in read_events(market.source) if ratios else []:
-        if event.date <= dates[-1]:
-            named.setdefault(event.ticker, []).append(event)
+    ratios, texts, last = past_ratios(market, record), list[str](), _known_day(market, record)
+    dates = market.dates.astype("datetime64[D]").astype(str)
+    named = read_events(market.source) if ratios else []
     for ticker, ratio in ratios.items():
-        changes, column = named.get(ticker, []), market.tickers.index(ticker)
+        changes = [event for event in named if event.ticker == ticker and event.date <= dates[-1]]
+        column, why = market.tickers.index(ticker), f"prices times {ratio:.6g}"
         if math.isnan(ratio):  # perhaps one event of a recorded day: only prices before it were multiplied
             bars, sketch = _bars(market, column, last), record.sketches.get(ticker, [])
             recorded = [event for event in changes if event.date <= dates[last]]
@@ -226,11 +225,10 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> dict[str,
             close = close[np.isfinite(close)]
             before = close[-1] / part if len(close) else math.nan
             if found := explaining(candidates, part, before):
-                ratios[ticker], events[ticker] = part, [event for event, _ in found]
+                ratios[ticker], why = part, ", ".join(str(event) for event, _ in found)
                 break
-    named_or_measured = {one: events.get(one, [f"prices times {ratio:.6g}"]) for one, ratio in ratios.items()}
-    texts = [f"{one} ({', '.join(map(str, why))})" for one, why in named_or_measured.items() if ratios[one] > 0]
-    if texts:  # NaN is not
+        texts += [f"{ticker} ({why})"] * (ratios[ticker] > 0)  # NaN is not
+    if texts:
         told = many(len(texts), "ticker"), "was" if len(texts) == 1 else "were"
         logger.info("%s %s adjusted again since %s: %s", *told, since, _listed(texts))
     return ratios

@@ -15,7 +15,7 @@ from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import tiny_agent
 from training.paper.account import Account
-from training.paper.book import Venue
+from training.paper.alpaca import AlpacaVenue
 from training.paper.certificate import TERMS
 from training.paper.decider import Champion, Decider
 from training.paper.journal import JOURNAL, Journal
@@ -66,7 +66,7 @@ class Walk:
     agent: DDPGAgent | Decider = AGENT
     rules: EnvironmentConfig = TINY_RULES
     market: Market = MARKET
-    broker: Venue | None = None
+    broker: AlpacaVenue | None = None
     calendar: Sessions = Sessions("none")  # noqa: RUF009 - it is frozen
     record: MarketRecord | None = None
     """Of the market at the opening."""

@@ -16,7 +16,8 @@ from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, agent_of, multi
 from tests.paper.fake_alpaca import FakeAlpaca, at_broker, market_order, stepped
 from tests.small_market import TINY_RULES
 from training.paper import alpaca
-from training.paper.book import NoAnswer, Order
+from training.paper.book import NoAnswer
+from training.signals.broker_orders import Order
 from utils.errors import ConfigError, DataError
 
 pytest.importorskip("alpaca.trading.client", reason="requirements-alpaca.txt is not installed")

@@ -145,7 +145,7 @@ def test_where_no_account_is_one_is_begun(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_an_account_of_an_earlier_version_is_refused_in_one_line(fresh: Commands) -> None:
-    """Its journal says nothing of its layout, or an earlier one, which a tag goes on with; no command fails otherwise."""
+    """Its journal says nothing of its layout, or an earlier one, with which a tag goes on."""
     path = fresh.path / JOURNAL
     with Journal(path) as journal:
         opening = {name: value for name, value in journal.opening.items() if name != "layout"}

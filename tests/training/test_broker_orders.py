@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.commands.signals import signal_lines
-from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket, whole_shares
+from training.signals.broker_orders import Order as BrokerOrder
+from training.signals.broker_orders import alpaca_request, broker_orders, ib_basket, whole_shares
 from training.signals.signals import Order, Signals
 from utils.errors import DataError
 
@@ -40,7 +41,7 @@ def test_a_basket_by_hand() -> None:
 
 
 def test_requests_by_hand() -> None:
-    assert alpaca_requests(made(WANTED)) == [
+    assert [*map(alpaca_request, made(WANTED))] == [
         request("AAA", "sell", 40),
         request("BRK.B", "sell", 7),
         request("CCC", "buy", 303),
@@ -51,8 +52,8 @@ def test_class_shares_have_a_brokers_spelling() -> None:
     orders = made(dict.fromkeys(("BRK.B", "BF-A", "BRK B", "RY.TO", "A"), 10))
     at_ib = [row["Symbol"] for row in csv.DictReader(io.StringIO(ib_basket(orders)))]
     assert at_ib == ["BRK B", "BF A", "BRK B", "RY.TO", "A"]
-    assert [one["symbol"] for one in alpaca_requests(orders)] == ["BRK.B", "BF.A", "BRK.B", "RY.TO", "A"]
-    assert not any(" " in order.order_id for order in orders)
+    assert [one["symbol"] for one in map(alpaca_request, orders)] == ["BRK.B", "BF.A", "BRK.B", "RY.TO", "A"]
+    assert not any(" " in order.id for order in orders)
 
 
 HOSTILE = ["A\nBUY,9,GME,STK,SMART,USD,OPG,MKT,,x", "A\n", "A\x1b[2J", '=HYPERLINK("a")', "A,B", 'A"', "-A", ""]
@@ -71,7 +72,7 @@ def test_a_ticker_puts_nothing_but_itself_into_a_file(ticker: str) -> None:
         assert not is_plain and " ".join(repr(ticker).split()) in str(error) and str(error).isprintable()
     else:
         assert is_plain and [len(row) for row in csv.reader(io.StringIO(ib_basket(orders)))] == [10, 10]
-        assert len(ib_basket(orders).splitlines()) == 2 and alpaca_requests(orders)[0]["qty"] == "100"
+        assert len(ib_basket(orders).splitlines()) == 2 and alpaca_request(orders[0])["qty"] == "100"
     shown, _ = signal_lines(signals)
     assert shown.replace("\n", "").isprintable() and len(shown.splitlines()) == 4
 
@@ -111,7 +112,7 @@ def test_whole_shares_by_hand(lacking: list[float], cash: float, expected: list[
 
 def test_an_id_tells_run_date_ticker_and_side_apart_and_stays() -> None:
     names = ["one", "two", "a b", "a,b", "a" * 200, "a" * 201, "\udcff"]
-    ids = [order.order_id for name in names for order in made(WANTED, run=name)]
-    assert ids == [order.order_id for name in names for order in made(WANTED, run=name)]
+    ids = [order.id for name in names for order in made(WANTED, run=name)]
+    assert ids == [order.id for name in names for order in made(WANTED, run=name)]
     assert len(set(ids)) == len(ids) == 3 * len(names)
     assert all(len(one) <= 48 and one.isascii() and not set(one) & {" ", ",", '"'} for one in ids)

@@ -1,5 +1,7 @@
 """The commands `paper ...`: accounts that go on day after day."""
 
+from __future__ import annotations
+
 import logging
 import shlex
 import shutil
@@ -9,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data.market import Market
 from data.record import MARKET, data_fingerprint
@@ -23,7 +26,6 @@ from training.paper.arguments import (
     PaperReplayArguments,
     PaperStepArguments,
 )
-from training.paper.book import Venue
 from training.paper.certificate import finding
 from training.paper.decider import Champion, Decider, OwnPolicy, word_of
 from training.paper.folder import load_account, open_account, opened
@@ -42,6 +44,9 @@ from utils.runs.console import setup_logging
 from utils.runs.devices import choose_threads
 from utils.runs.durable import new_directory
 from utils.tables import many
+
+if TYPE_CHECKING:
+    from training.paper.alpaca import AlpacaVenue
 
 logger = logging.getLogger(__name__)
 _CENT = 0.01
@@ -223,7 +228,7 @@ def _replay(account: Account, days: range) -> str:
     def replayed(day: int, journal: Journal, walked: Portfolio | None = None) -> Account:
         """Return the account of the replay after a session."""
         parts = {"path": folder, "journal": journal, "changes": (), "walked": walked}
-        return account.on(day, level=logging.DEBUG, is_replay=True, **parts)
+        return account.on(day, is_replay=True, **parts)
 
     with Journal(folder / JOURNAL) as journal:
         walked = replayed(days[-1], journal).new_portfolio()
@@ -315,7 +320,7 @@ def _stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, earlier)
 
 
-def _broker(venue: str) -> Venue | None:
+def _broker(venue: str) -> AlpacaVenue | None:
     if venue == "paper":
         return None
     from training.paper.alpaca import AlpacaVenue

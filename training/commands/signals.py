@@ -8,7 +8,7 @@ from typing import Any
 
 from training.commands.table import SignalsArguments
 from training.run.saved import open_saved_run
-from training.signals.broker_orders import alpaca_requests, broker_orders, ib_basket
+from training.signals.broker_orders import alpaca_request, broker_orders, ib_basket
 from training.signals.holdings import Holding, read_holdings, session
 from training.signals.signals import Signals, make_signals, newest_day
 from utils.errors import ConfigError
@@ -64,7 +64,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         if arguments.ib is not None:
             write_atomically(arguments.ib, ib_basket(orders))
         if arguments.alpaca is not None:
-            write_atomically(arguments.alpaca, json.dumps(alpaca_requests(orders), indent=2) + "\n")
+            write_atomically(arguments.alpaca, json.dumps([*map(alpaca_request, orders)], indent=2) + "\n")
         logger.info("%d orders for brokers written; nothing is sent, and they are for the next open alone", len(orders))
     return signals
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from data.market import Market, span_of
 from environment.account import Account as Ledger
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
-from training.paper.book import Book, Fill, NoAnswer, NotNow, Order, Statement, Venue
+from training.paper.book import Book, Fill, NoAnswer, NotNow, Statement
 from training.paper.certificate import bounded_result, forecast_dispersion
 from training.paper.decider import Decider
 from training.paper.journal import Journal
@@ -27,8 +27,9 @@ from training.paper.known import Change, packed
 from training.paper.sessions import Sessions, doubts
 from training.signals.broker_orders import (
     LEAST_SHARE,
+    Order,
     Side,
-    alpaca_requests,
+    alpaca_request,
     alpaca_symbol,
     broker_orders,
     order_id,
@@ -37,6 +38,9 @@ from training.signals.broker_orders import (
 from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.errors import DataError
+
+if TYPE_CHECKING:
+    from training.paper.alpaca import AlpacaVenue  # which only accounts at a broker need
 
 logger = logging.getLogger(__name__)
 _LONGEST_PAUSE = np.timedelta64(5, "D")
@@ -59,17 +63,20 @@ class Account:
     decider: Decider
     market: Market
     sessions: Sessions
-    broker: Venue | None = None
+    broker: AlpacaVenue | None = None
     """None: the embedded venue, an account of the environment on recorded prices, which the journalled orders rebuild.
     """
     changes: Sequence[Change] = ()
     """What the data bring besides new sessions."""
     walked: Portfolio | None = None
     """The account and its benchmark, where they are kept from session to session."""
-    level: int = logging.INFO
-    """Level of messages about fills and accepted orders."""
     is_replay: bool = False
     """It walks history, which nobody watches: what a person would be asked about is written down and taken as it is."""
+
+    @property
+    def level(self) -> int:
+        """Level of messages about fills and accepted orders."""
+        return logging.DEBUG if self.is_replay else logging.INFO
 
     @cached_property
     def book(self) -> Book:
@@ -166,7 +173,7 @@ class Account:
         days = len(self.market.dates)
         # The newest close needs a next day to decide for, of which nothing is known.
         portfolio = Portfolio.on(span_of(self.market, 0, days), rules, benchmark=self.benchmark)
-        portfolio.begin(torch.tensor([start]), steps=days - start)
+        portfolio.begin(torch.tensor([start]), steps=days - start, keeps_trades=True)
         return portfolio
 
     def _shares(self, by_ticker: Mapping[str, float]) -> Tensor:
@@ -198,8 +205,8 @@ class Account:
         """Write down what a session brought: fills, cash, positions, equity, the benchmark's equity and the result."""
         book, result = self.book, 0.0
         portfolio = self.at(max(day - 1, book.start))
-        shares, weights, before = portfolio.account.shares, self._active_weights(portfolio), portfolio.benchmark.equity
-        statement = self._embedded(day, shares) if self.broker is None else self._at_broker(day, self.broker)
+        weights, before = self._active_weights(portfolio), portfolio.benchmark.equity
+        statement = self._embedded(day) if self.broker is None else self._at_broker(day, self.broker)
         benchmark = self.at(day).benchmark.equity
         if day > book.start:
             active = statement.equity / book.equity(day - 1) - float(benchmark / before)
@@ -224,27 +231,22 @@ class Account:
         side: Side = "buy" if shares > 0 else "sell"
         return Order(order_id(self.name, self.book.date(day), ticker, side), ticker, side, abs(shares))
 
-    def _embedded(self, day: int, before: Tensor) -> Statement:
-        """Return what the account on recorded prices has become, from (1, n) shares at the close before."""
-        portfolio, fills = self.at(day), list[Fill]()
-        account, left = portfolio.account, 1 - self.config.env.delisting_loss / 100
-        for ticker, shares, has_bar, price, last in zip(
-            self.tickers,
-            *(part[0].tolist() for part in (account.shares - before, account.has_bar)),
-            portfolio.quotes.open[day].tolist(),
-            account.last[0].tolist(),
-            strict=True,
-        ):
-            if shares != 0:
-                one, paid = self._order(day - 1, ticker, shares), price if has_bar else last * left
-                reason = "" if has_bar else "no_bar"
-                fills.append(Fill(one.id, ticker, one.side, one.shares, paid, one.shares * paid, reason))
+    def _embedded(self, day: int) -> Statement:
+        """Return what the account on recorded prices has become, and what it traded since the close before."""
+        account, fills = self.at(day).account, list[Fill]()
+        trades = account.trades() if day > self.book.start else None
+        for reason in ("", "no_bar") if trades is not None else ():
+            shares, price = (trades.closed, trades.closed_price) if reason else (trades.filled, trades.price)
+            for ticker, size, paid in zip(self.tickers, shares[-1, 0].tolist(), price[-1, 0].tolist(), strict=True):
+                if size != 0:
+                    one = self._order(day - 1, ticker, size)
+                    fills.append(Fill(one.id, ticker, one.side, one.shares, paid, one.shares * paid, reason))
         held = {
             one: shares for one, shares in zip(self.tickers, account.shares[0].tolist(), strict=True) if shares != 0
         }
         return Statement(fills, float(account.cash), float(account.equity), held)
 
-    def _at_broker(self, day: int, venue: Venue) -> Statement:
+    def _at_broker(self, day: int, venue: AlpacaVenue) -> Statement:
         """Ask the broker what was executed, and what it has."""
         book, capital = self.book, float(self.journal.opening["capital"])
         if day == book.start:
@@ -342,14 +344,12 @@ class Account:
         price, held = account.last[0].numpy() * factor, account.shares[0].numpy() / factor
         cash, least = float(account.cash), LEAST_SHARE * float(account.equity)
         sizes = whole_shares(lacking.numpy() / factor, price, held, cash, self.config.env.cost_rate, least)
-        forms, orders = (
-            broker_orders(self.name, date, dict(zip(self.tickers, sizes.tolist(), strict=True))),
-            list[Order](),
-        )
-        for form, request in zip(forms, alpaca_requests(forms), strict=True):
-            asked = request | {"symbol": alpaca_symbol(self._name(form.ticker))}
-            orders.append(Order(form.order_id, form.ticker, form.side, form.shares * factors[form.ticker], asked))
-        return orders
+        orders = broker_orders(self.name, date, dict(zip(self.tickers, sizes.tolist(), strict=True)))
+        asked = [alpaca_request(one) | {"symbol": alpaca_symbol(self._name(one.ticker))} for one in orders]
+        return [
+            dataclasses.replace(one, shares=one.shares * factors[one.ticker], request=request)
+            for one, request in zip(orders, asked, strict=True)
+        ]
 
     def _send(self) -> None:
         """Send the newest close's orders that have no answer; under a stop its purchases are cancelled."""

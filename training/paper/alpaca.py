@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import requests
 
-from training.paper.book import Fill, NoAnswer, NotNow, Order
+from training.paper.book import Fill, NoAnswer, NotNow
+from training.signals.broker_orders import Order
 from utils.errors import ConfigError, DataError
 
 PAPER = "https://paper-api.alpaca.markets"

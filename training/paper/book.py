@@ -1,16 +1,16 @@
-"""Orders and fills, the interface to a broker, and what an account's journal and market say together."""
+"""Fills and statements, and what an account's journal and market say together: orders, positions and results."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data.features.nine import CLOSE
 from data.market import Market
 from training.paper.journal import Journal, Row
-from training.signals.broker_orders import Side
+from training.signals.broker_orders import Order, Side
 from utils.arrays import Float32Array
 from utils.errors import DataError, ProgramError
 
@@ -21,25 +21,6 @@ class NoAnswer(ProgramError):
 
 class NotNow(NoAnswer):
     """A venue takes no such order at this hour: nothing was sent."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """An order at the market for the next open."""
-
-    id: str
-    """Determined by account, session, ticker and side; the venue knows the order by it."""
-    ticker: str
-    side: Side
-    shares: float = 0.0
-    """In the account's units."""
-    request: dict[str, Any] | None = None
-    """Request to a broker, see `alpaca_requests`."""
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Order":
-        """Read what the journal keeps."""
-        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
 @dataclass(frozen=True)
@@ -73,25 +54,6 @@ class Statement:
     """Shares by ticker."""
     hand_trades: list[tuple[str, str]] = field(default_factory=list)
     """Ids and sides of trades at a broker that no order of the account asked for."""
-
-
-class Venue(Protocol):
-    """A broker. Each method may raise `NoAnswer`: nothing follows from silence."""
-
-    def submit(self, order: Order) -> str:
-        """Send an order; return why it was rejected, in the venue's words, or "". One that is known is not doubled."""
-
-    def open_orders(self) -> set[str]:
-        """Return the ids of the orders that are not filled yet."""
-
-    def positions(self) -> dict[str, float]:
-        """Return the shares held by ticker."""
-
-    def cash(self) -> float:
-        """Return the cash."""
-
-    def fills_since(self, day: np.datetime64) -> list[Fill]:
-        """Return the fills on sessions after `day`."""
 
 
 class NotedEvent(NamedTuple):

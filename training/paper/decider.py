@@ -3,21 +3,19 @@
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from data.features.bank import relative_risk
-from data.features.own import OwnFeature, audit_features, public_names, require_alone
+from data.features.own import OwnFeature, public_names, require_alone
 from data.market import Market
 from environment.benchmark import Benchmark
 from environment.portfolio import Policy, Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.rules import NUMBERS, BandRule, Tuning
-from training.forecasts.look_ahead import require_past
 from training.policies.read import read_policy
 from training.policies.score_rule import (
     GivenWeights,
@@ -25,10 +23,10 @@ from training.policies.score_rule import (
     require_weights,
     rule_of,
     rule_text,
+    table_of,
     values_of_function,
 )
 from training.rollout import follow
-from utils.arrays import Float64Array
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 
@@ -89,10 +87,14 @@ class OwnPolicy:
             )
         path = Path(place.partition(":")[0])
         require_alone(path, "policies")
-        audit_features({name: function}, market, np.random.default_rng(0))
-        policy = cls(name, function, {}, path.read_bytes())
-        require_past({name: policy.values(market).astype(np.float32)}, market)
-        return policy.tuned(market, rules, benchmark)
+        source, values = path.read_bytes(), table_of(name, function, market)
+        if is_weights(function):
+            require_weights(name, values)
+            return cls(name, function, {}, source)
+        tuning = Tuning.of(market, Portfolio.on(market, rules, benchmark=benchmark))
+        rule = rule_of(name, values, tuning, market.dates, slice(None))
+        logger.info("%s", rule_text(name, rule, values))
+        return cls(name, function, {number: float(getattr(rule, number)) for number in NUMBERS}, source)
 
     @classmethod
     def load(cls, path: Path, said: Mapping[str, Any]) -> "OwnPolicy":
@@ -112,26 +114,11 @@ class OwnPolicy:
         rule = {name: repr(value) for name, value in self.numbers.items()}
         return {"name": self.name, "sha256": _digest(self.source), "rule": rule}
 
-    def values(self, market: Market) -> Float64Array:
-        """Return (days, n) scores or target weights of the investable stocks."""
+    def policy(self, market: Market, days: slice) -> Policy:
+        """As `Champion.policy`, by its values of all days at once, which must be those of each day by itself."""
         values = values_of_function(self.name, self.function, market)
         if is_weights(self.function):
             require_weights(self.name, values)
-        return values
-
-    def tuned(self, market: Market, rules: EnvironmentConfig, benchmark: Benchmark) -> "OwnPolicy":
-        """Return it with numbers tuned on training days, as those of ridge and LightGBM are; weights need none."""
-        if is_weights(self.function):
-            return self
-        values, tuning = self.values(market), Tuning.of(market, Portfolio.on(market, rules, benchmark=benchmark))
-        rule = rule_of(self.name, values, tuning, market.dates, slice(None))
-        logger.info("%s", rule_text(self.name, rule, values))
-        return replace(self, numbers={name: float(getattr(rule, name)) for name in NUMBERS})
-
-    def policy(self, market: Market, days: slice) -> Policy:
-        """As `Champion.policy`, by its values of all days at once, which must be those of each day by itself."""
-        values = self.values(market)
-        if is_weights(self.function):
             return GivenWeights(values)
         return BandRule(values, **self.numbers).policy(torch.from_numpy(relative_risk(market.close)))
 

@@ -1,5 +1,7 @@
 """The folder of a paper account: how it begins, and how it is opened again."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import logging
@@ -9,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +20,6 @@ from data.features.own import require_alone
 from data.market import Market
 from data.record import MARKET, pin_market, record_market, sealed
 from training.paper.account import Account
-from training.paper.book import Venue
 from training.paper.certificate import TERMS
 from training.paper.decider import Decider, load_decider
 from training.paper.journal import JOURNAL, Journal
@@ -31,6 +33,9 @@ from utils.errors import ConfigError, DataError
 from utils.runs.durable import fsync, new_directory
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
+
+if TYPE_CHECKING:
+    from training.paper.alpaca import AlpacaVenue
 
 logger = logging.getLogger(__name__)
 LAYOUT = 3
@@ -129,7 +134,7 @@ def opened(path: Path, head: str | None = None, *, reads_only: bool = False) -> 
         yield journal
 
 
-def load_account(journal: Journal, broker: Venue | None = None) -> Account:
+def load_account(journal: Journal, broker: AlpacaVenue | None = None) -> Account:
     """Return an account on a market as long as the data are.
 
     Raises:

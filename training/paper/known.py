@@ -115,7 +115,7 @@ def known_market(
                 _rescale(old, rows, event.body, journal.last.number + 1)
             factors[ticker] = factor * ratio
         revised = np.flatnonzero(change.revised).tolist()
-        texts = [f"close {old[row, _CLOSE]:g} on {rows[row].key}, now {current[row, _CLOSE]:g}" for row in revised]
+        texts = [f"close {before[row, _CLOSE]:g} on {rows[row].key}, now {current[row, _CLOSE]:g}" for row in revised]
         texts = [*texts[:2], *([f"{len(texts) - 2} more bars"] if len(texts) > 2 else [])]
         revised_dates = [rows[row].key for row in revised]
         if not math.isclose(past, total, rel_tol=_NEAR):

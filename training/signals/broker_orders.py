@@ -10,7 +10,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,14 +44,22 @@ _TICKER = re.compile(r"[A-Za-z0-9.^][A-Za-z0-9.^/ -]*")
 
 
 @dataclass(frozen=True)
-class BrokerOrder:
+class Order:
     """An order at the market for the next open."""
 
+    id: str
+    """Determined by the name of run or account, session, ticker and side; a broker knows the order by it."""
     ticker: str
     side: Side
-    shares: int
-    order_id: str
-    """Determined by the name of run or account, date, ticker and side."""
+    shares: float = 0.0
+    """Whole ones at a broker; of a paper account in the account's units."""
+    request: dict[str, Any] | None = None
+    """What a paper account asks of its broker, see `alpaca_request`."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Order":
+        """Read what a journal keeps."""
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
 def order_id(name: str, date: str, ticker: str, side: Side) -> str:
@@ -88,7 +96,7 @@ def whole_shares(
     return np.asarray(bought - sold, dtype=np.int64)
 
 
-def broker_orders(name: str, date: str, shares: dict[str, int]) -> list[BrokerOrder]:
+def broker_orders(name: str, date: str, shares: Mapping[str, int]) -> list[Order]:
     """Return the orders for whole shares by ticker, negative: to sell, which come first; none of no share.
 
     Args:
@@ -98,12 +106,12 @@ def broker_orders(name: str, date: str, shares: dict[str, int]) -> list[BrokerOr
     Raises:
         DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
     """
-    orders = list[BrokerOrder]()
+    orders = list[Order]()
     for ticker, size in sorted(shares.items(), key=lambda one: one[1] > 0):
         require_symbol(ticker)
         side: Side = "buy" if size > 0 else "sell"
         if size:
-            orders.append(BrokerOrder(ticker, side, abs(size), order_id(name, date, ticker, side)))
+            orders.append(Order(order_id(name, date, ticker, side), ticker, side, abs(size)))
     return orders
 
 
@@ -116,14 +124,14 @@ def require_symbol(ticker: str) -> None:
         )
 
 
-def ib_basket(orders: Sequence[BrokerOrder]) -> str:
+def ib_basket(orders: Sequence[Order]) -> str:
     """Return the orders as BasketTrader reads them: CSV under one header, US stocks on the route SMART."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(IB_COLUMNS)
     for order in orders:
         symbol = _CLASS_SHARE.sub(r"\1 \2", order.ticker)
-        places = (order.shares, symbol, "STK", "SMART", "USD", "OPG", "MKT", None, order.order_id)
+        places = (order.shares, symbol, "STK", "SMART", "USD", "OPG", "MKT", None, order.id)
         writer.writerow([order.side.upper(), *places])
     return text.getvalue()
 
@@ -133,16 +141,13 @@ def alpaca_symbol(ticker: str) -> str:
     return _CLASS_SHARE.sub(r"\1.\2", ticker)
 
 
-def alpaca_requests(orders: Sequence[BrokerOrder]) -> list[dict[str, Any]]:
-    """Return the bodies of requests to Alpaca's orders endpoint, numbers as text."""
-    return [
-        {
-            "symbol": alpaca_symbol(order.ticker),
-            "qty": str(order.shares),
-            "side": order.side,
-            "type": "market",
-            "time_in_force": "opg",
-            "client_order_id": order.order_id,
-        }
-        for order in orders
-    ]
+def alpaca_request(order: Order) -> dict[str, Any]:
+    """Return the body of a request to Alpaca's orders endpoint, numbers as text."""
+    return {
+        "symbol": alpaca_symbol(order.ticker),
+        "qty": str(order.shares),
+        "side": order.side,
+        "type": "market",
+        "time_in_force": "opg",
+        "client_order_id": order.id,
+    }

@@ -187,21 +187,19 @@ def make_signals(
         orders=_explained(orders, agent, market, day),
         waiting=int(((lacking != 0) & (sizes == 0)).sum()),
         positions=[
-            _position(told[column], *row) for column, *row in zip(columns, *told_of, strict=True) if column in told
+            {
+                "ticker": told[column].ticker,
+                "shares": told[column].shares,
+                "close": close,
+                "weight_percent": weight,
+                "target_percent": aim,
+                "unrealised_percent": told[column].unrealised(close),
+            }
+            for column, close, weight, aim in zip(columns, *told_of, strict=True)
+            if column in told
         ],
         is_locked=bool(account.is_locked),
     )
-
-
-def _position(holding: Holding, close: float, weight_percent: float, target_percent: float) -> dict[str, Any]:
-    return {
-        "ticker": holding.ticker,
-        "shares": holding.shares,
-        "close": close,
-        "weight_percent": weight_percent,
-        "target_percent": target_percent,
-        "unrealised_percent": holding.unrealised(close),
-    }
 
 
 def portfolio_columns(benchmark: Benchmark, holdings: Sequence[Holding]) -> list[int]:
