@@ -19,7 +19,7 @@ from data.market import Market, with_features
 from data.readjustment import price_step
 from data.splits import Span, Splits
 from utils.errors import DataError
-from utils.tables import many
+from utils.tables import listed, many
 
 logger = logging.getLogger(__name__)
 MARKET = "market.json"
@@ -135,7 +135,7 @@ def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "a
         known = ", ".join(["prices", *record.columns])
         raise DataError(
             f"expected the {known} up to {record.known_to or record.splits['validation'][1]} that the run was trained "
-            f"on, got others for {len(changed)} of {len(record.tickers)} tickers ({_listed(changed)}), not only "
+            f"on, got others for {len(changed)} of {len(record.tickers)} tickers ({listed(changed)}), not only "
             "adjusted again; give the old file with days added, or train anew"
         )
     column = {ticker: index for index, ticker in enumerate(record.tickers)}
@@ -230,7 +230,7 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> dict[str,
         texts += [f"{ticker} ({why})"] * (ratios[ticker] > 0)  # NaN is not
     if texts:
         told = many(len(texts), "ticker"), "was" if len(texts) == 1 else "were"
-        logger.info("%s %s adjusted again since %s: %s", *told, since, _listed(texts))
+        logger.info("%s %s adjusted again since %s: %s", *told, since, listed(texts))
     return ratios
 
 
@@ -289,12 +289,12 @@ def _known_columns(market: Market, record: MarketRecord, owner: str) -> Market:
     if gone := [ticker for ticker in record.tickers if ticker not in column]:
         raise DataError(
             f"expected the {len(record.tickers)} tickers that the {owner} {_BEGAN[owner]}, got data without "
-            f"{_listed(gone)}; give the file that has them (`prepare --append` keeps the bars of a file), or `paper "
+            f"{listed(gone)}; give the file that has them (`prepare --append` keeps the bars of a file), or `paper "
             "rename` what an account knows by another name"
         )
     new = sorted(set(market.tickers) - set(record.tickers))
     if new:
-        logger.warning("left out: %s that the %s does not know: %s", many(len(new), "ticker"), owner, _listed(new))
+        logger.warning("left out: %s that the %s does not know: %s", many(len(new), "ticker"), owner, listed(new))
     columns = [column[ticker] for ticker in record.tickers]
     idle = np.array(record.idle_days, dtype="datetime64[D]")
     known = _is_traded(market.data_array[:, columns]) | np.isin(market.dates.astype("datetime64[D]"), idle)
@@ -311,9 +311,9 @@ def _known_features(market: Market, record: MarketRecord, owner: str) -> Market:
         )
     gone = sorted(set(record.columns) - market.extra_columns.keys())
     if gone:
-        raise DataError(f"expected the columns that the {owner} {_BEGAN[owner]}, got data without {_listed(gone)}")
+        raise DataError(f"expected the columns that the {owner} {_BEGAN[owner]}, got data without {listed(gone)}")
     if new := sorted(market.columns.keys() - set(record.columns)):
-        logger.warning("left out: %s that the %s does not know: %s", many(len(new), "column"), owner, _listed(new))
+        logger.warning("left out: %s that the %s does not know: %s", many(len(new), "column"), owner, listed(new))
     return dataclasses.replace(
         market,
         volume=market.volume if VOLUME in record.columns else None,
@@ -354,7 +354,3 @@ def _fingerprints(market: Market, last: int, left_out: Collection[str]) -> list[
 
 def _digest(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()[:_HASH_CHARACTERS]
-
-
-def _listed(names: list[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -36,6 +36,11 @@ def many(count: int, word: str) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
+def listed(texts: Sequence[str], most: int = 5) -> str:
+    """Return the first texts, separated by commas, and how many others there are."""
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
 def written_p(p_value: float | None) -> str:
     """Return a p-value as text, rounded up, so that it is at most a threshold of whole thousandths if the value is."""
     if p_value is None:

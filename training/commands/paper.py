@@ -7,7 +7,7 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +43,7 @@ from utils.progress import progress
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_threads
 from utils.runs.durable import new_directory
-from utils.tables import many
+from utils.tables import listed, many
 
 if TYPE_CHECKING:
     from training.paper.alpaca import AlpacaVenue
@@ -291,16 +291,12 @@ def _show(journal: Journal) -> None:
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
     held = [f"{ticker} {shares / factors[ticker]:g}" for ticker, shares in last["positions"].items()]
     asked = [f"{one['side']} {one['ticker']} {one.get('shares', 0.0) / factors[one['ticker']]:g}" for one in orders]
-    logger.info("positions: %s; orders for the next open: %s", _listed(held), _listed(asked))
+    texts = [listed(one, _SHOWN) or "none" for one in (held, asked)]
+    logger.info("positions: %s; orders for the next open: %s", *texts)
     if reason := journal.stop_reason():
         logger.warning("no new orders: %s; they are given again after %s", reason, _whole("go", journal.path.parent))
     results = [body["result"] for body in sessions.values()]
     logger.info("%s", finding(results, list(sessions), certificate, who))
-
-
-def _listed(texts: Sequence[str]) -> str:
-    others = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return f"{', '.join(texts[:_SHOWN])}{others}" or "none"
 
 
 @contextmanager
