@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -48,18 +48,19 @@ class MarketRecord:
     std: list[float]
     """Normalisation of the observed features."""
     fingerprints: dict[str, str]
-    """Hash of each ticker's prices, volume and further columns up to the last validation day or `known_to`."""
+    """Hash of each ticker's prices, volume and further columns, without own features, up to `known_to`: one of a stock
+    may follow from all stocks, and their file is known by its hash."""
     columns: list[str]
     """Further columns of the data, own features among them; "volume" first if there is one."""
     own_features: str
     """Hash of the file of own features; empty without one."""
     idle_days: list[str]
     """Dates of the data on which no ticker traded; a ticker added later may have."""
-    known_to: str = ""
-    own_columns: list[str] | None = None
-    """Own features, which fingerprints leave out: one of a stock may follow from all stocks, and its file is known by
-    its hash. None: they are in the fingerprints, as earlier versions took them."""
-    sketches: dict[str, list[float]] = field(default_factory=dict)
+    known_to: str
+    """Last day of the fingerprints and sketches."""
+    own_columns: list[str]
+    """Own features."""
+    sketches: dict[str, list[float]]
     """By ticker, sums of log prices that show whether all prices were multiplied by one constant, see `_sketch`."""
 
 
@@ -134,7 +135,7 @@ def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "a
     if changed := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
         known = ", ".join(["prices", *record.columns])
         raise DataError(
-            f"expected the {known} up to {record.known_to or record.splits['validation'][1]} that the run was trained "
+            f"expected the {known} up to {record.known_to} that the run was trained "
             f"on, got others for {len(changed)} of {len(record.tickers)} tickers ({listed(changed)}), not only "
             "adjusted again; give the old file with days added, or train anew"
         )
@@ -178,7 +179,7 @@ def is_recorded_market(market: Market, record: MarketRecord) -> bool:
     if last >= len(market.dates):
         return False
     is_traded = np.asarray(np.isfinite(market.data_array[: last + 1, :, PRICES[0]]).any(axis=0))
-    hashes = _fingerprints(market, last, record.own_columns or ())
+    hashes = _fingerprints(market, last, record.own_columns)
     known = {hash_ for hash_, traded in zip(hashes, is_traded, strict=True) if traded}
     if not known.isdisjoint(record.fingerprints.values()):
         return True
@@ -191,10 +192,10 @@ def past_ratios(market: Market, record: MarketRecord) -> dict[str, float]:
     NaN where there is no single ratio, or only volume or the days without any bar differ.
     """
     last, ratios = _known_day(market, record), {}
-    hashes = _fingerprints(market, last, record.own_columns or ())
+    hashes = _fingerprints(market, last, record.own_columns)
     for column, (ticker, fingerprint) in enumerate(zip(market.tickers, hashes, strict=True)):
         if fingerprint != record.fingerprints.get(ticker, fingerprint):
-            ratios[ticker] = _ratio(*_bars(market, column, last), record.sketches.get(ticker, []))
+            ratios[ticker] = _ratio(*_bars(market, column, last), record.sketches[ticker])
     return ratios
 
 
@@ -211,7 +212,7 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> dict[str,
         changes = [event for event in named if event.ticker == ticker and event.date <= dates[-1]]
         column, why = market.tickers.index(ticker), f"prices times {ratio:.6g}"
         if math.isnan(ratio):  # perhaps one event of a recorded day: only prices before it were multiplied
-            bars, sketch = _bars(market, column, last), record.sketches.get(ticker, [])
+            bars, sketch = _bars(market, column, last), record.sketches[ticker]
             recorded = [event for event in changes if event.date <= dates[last]]
             days = [float(np.datetime64(event.date).astype(int)) for event in recorded]
             attempts = [([event], _ratio(*bars, sketch, day)) for event, day in zip(recorded, days, strict=True)]
@@ -235,8 +236,7 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> dict[str,
 
 
 def _known_day(market: Market, record: MarketRecord) -> int:
-    known_to = record.known_to or record.splits["validation"][1]
-    return int(np.searchsorted(market.dates, np.datetime64(known_to, "D")))
+    return int(np.searchsorted(market.dates, np.datetime64(record.known_to, "D")))
 
 
 def _bars(market: Market, column: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -264,7 +264,7 @@ def _sketch(days: NDArray[np.int64], prices: NDArray[np.float64]) -> list[float]
 def _ratio(days: NDArray[np.int64], prices: NDArray[np.float64], before: list[float], until: float = math.inf) -> float:
     """Return the ratio of prices before a day, and of no others, to those of a sketch; NaN where there is none."""
     is_moved = days < until
-    if not before or not is_moved.any():
+    if not is_moved.any():
         return math.nan
     moved, weights = np.subtract(_sketch(days, prices), before), _weights(days)[:, is_moved].sum(axis=(1, 2))
     logarithm = moved[0] / weights[0]

@@ -270,9 +270,6 @@ def test_a_cross_section_of_prices_that_were_adjusted_again_is_the_same_data(tmp
     later = with_own_features(replace(before, data_array=array), path, audits=False)
     assert past_ratios(later, record).keys() == {before.tickers[0]}
     pin_market(later, record)
-    earlier = replace(record, own_columns=None)  # of a version that had own features in its fingerprints
-    with refused("not only adjusted again"):
-        pin_market(with_own_features(replace(before, data_array=array), path, audits=False), earlier)
 
 
 def test_a_frame_that_a_feature_changes_changes_nothing_else() -> None:

@@ -236,7 +236,7 @@ def test_an_answer_that_refuses_or_lacks_its_fields_is_one_line(ask: str, path: 
             getattr(account.venue, ask)()
 
 
-ORDER = Order("ours", "T0", "buy", request=market_order("ours", "T0", 1))
+ORDER = Order("ours", "T0", "buy", 1.0, request=market_order("ours", "T0", 1))
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def _show(journal: Journal) -> None:
     )
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
     held = [f"{ticker} {shares / factors[ticker]:g}" for ticker, shares in last["positions"].items()]
-    asked = [f"{one['side']} {one['ticker']} {one.get('shares', 0.0) / factors[one['ticker']]:g}" for one in orders]
+    asked = [f"{one['side']} {one['ticker']} {one['shares'] / factors[one['ticker']]:g}" for one in orders]
     texts = [listed(one, _SHOWN) or "none" for one in (held, asked)]
     logger.info("positions: %s; orders for the next open: %s", *texts)
     if reason := journal.stop_reason():

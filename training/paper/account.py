@@ -233,17 +233,16 @@ class Account:
 
     def _embedded(self, day: int) -> Statement:
         """Return what the account on recorded prices has become, and what it traded since the close before."""
-        account, fills = self.at(day).account, list[Fill]()
-        trades = account.trades() if day > self.book.start else None
-        for reason in ("", "no_bar") if trades is not None else ():
-            shares, price = (trades.closed, trades.closed_price) if reason else (trades.filled, trades.price)
+        account, traded, fills = self.at(day).account, list[tuple[str, Tensor, Tensor]](), list[Fill]()
+        if day > self.book.start:
+            trades = account.trades()
+            traded = [("", trades.filled, trades.price), ("no_bar", trades.closed, trades.closed_price)]
+        for reason, shares, price in traded:
             for ticker, size, paid in zip(self.tickers, shares[-1, 0].tolist(), price[-1, 0].tolist(), strict=True):
                 if size != 0:
                     one = self._order(day - 1, ticker, size)
                     fills.append(Fill(one.id, ticker, one.side, one.shares, paid, one.shares * paid, reason))
-        held = {
-            one: shares for one, shares in zip(self.tickers, account.shares[0].tolist(), strict=True) if shares != 0
-        }
+        held = {one: size for one, size in zip(self.tickers, account.shares[0].tolist(), strict=True) if size != 0}
         return Statement(fills, float(account.cash), float(account.equity), held)
 
     def _at_broker(self, day: int, venue: AlpacaVenue) -> Statement:

@@ -129,7 +129,7 @@ class Book:
     def intended(self, day: int) -> list[Order]:
         """Return the orders that were decided at a close, in the units that `fills` has."""
         intent = self.journal.of("intent").get(self.date(day))
-        orders = [] if intent is None else [Order.of(values) for values in intent.body["orders"]]
+        orders = [] if intent is None else [Order(**values) for values in intent.body["orders"]]
         return [replace(one, shares=one.shares * self._late(intent, one.ticker)) for one in orders if intent]
 
     def orders(self, day: int) -> list[Order]:
@@ -171,7 +171,7 @@ class Book:
         """The trades of all sessions of the journal, by the ids of their orders and their sides."""
         sessions = [row.body for row in self.journal.of("session").values()]
         own = {(fill["id"], fill["side"]) for body in sessions for fill in body["fills"]}
-        return own | {(id_, side) for body in sessions for id_, side in body.get("hand_trades", ())}
+        return own | {(id_, side) for body in sessions for id_, side in body["hand_trades"]}
 
     def events(self, day: int) -> list[NotedEvent]:
         """Return the dividends and splits, with whether the positions at the close before a day know of them."""

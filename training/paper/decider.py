@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Champion:
-    """The champion of a run; without an agent, the benchmark is held."""
+    """The champion of a run."""
 
-    agent: DDPGAgent | None
+    agent: DDPGAgent
     run: str = ""
     generation: int = 0
     file: ClassVar[str] = "champion.safetensors"
@@ -45,15 +45,12 @@ class Champion:
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write its file into a folder; return what the journal's first row says of it."""
-        assert self.agent is not None
         self.agent.save(folder / self.file)
         digest = _digest((folder / self.file).read_bytes())
         return {"run": self.run, "generation": self.generation, "champion": digest}
 
     def policy(self, market: Market, days: slice) -> Policy:
         """Return its policy on some days of a market, by forecasts of each day by itself."""
-        if self.agent is None:
-            return lambda portfolio: portfolio.wanted
         return follow(self.agent, self.agent.forecasts(market, days, by_day=True))
 
 
@@ -133,8 +130,6 @@ def load_decider(folder: Path, opening: Mapping[str, Any]) -> Decider:
         DataError: the file is missing, or another one than at the opening.
     """
     policy = opening.get("policy")
-    if policy is None and opening["champion"] is None:
-        return Champion(None)
     path = folder / (Champion.file if policy is None else OwnPolicy.file)
     try:
         digest = _digest(path.read_bytes())

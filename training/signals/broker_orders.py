@@ -51,15 +51,10 @@ class Order:
     """Determined by the name of run or account, session, ticker and side; a broker knows the order by it."""
     ticker: str
     side: Side
-    shares: float = 0.0
+    shares: float
     """Whole ones at a broker; of a paper account in the account's units."""
     request: dict[str, Any] | None = None
     """What a paper account asks of its broker, see `alpaca_request`."""
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Order":
-        """Read what a journal keeps."""
-        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
 def order_id(name: str, date: str, ticker: str, side: Side) -> str:
