@@ -233,23 +233,21 @@ def test_the_command_writes_both_files_and_asks_for_the_cash(folder: Path, capsy
     assert "nothing is sent" in shown and "holdings" in shown
 
 
-@pytest.mark.parametrize("is_named", [True, False])
-def test_a_position_of_before_a_split_is_moved(
-    folder: Path, capsys: pytest.CaptureFixture[str], is_named: bool
-) -> None:
-    """By the event that is named, or else by the ratio to prices that the run knew; the account is worth the same."""
-    data, prices, closes = folder / f"split-{is_named}.parquet", ["open", "high", "low", "close"], FRAME["close"]
+def test_a_position_of_before_a_split_is_moved(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the event that is named, and the account is worth the same; one that nobody names is asked for."""
+    data, prices, closes = folder / "split.parquet", ["open", "high", "low", "close"], FRAME["close"]
     split, is_past = FRAME.copy(), (FRAME["ticker"] == "T3") & (FRAME["date"] < FRAME["date"].unique()[300])
     split.loc[is_past, prices] *= 0.25
     split.to_parquet(data)
     bought, last = float(closes[297 * 5 + 3]), float(closes[300 * 5 + 3])
-    if is_named:
-        events_file(data).write_text(f"ticker,date,split,dividend\nT3,{DATES[300]},4,\n")
     held = folder / "held.csv"
     held.write_text(f"ticker,shares,entry_date,entry_price\nT3,20,{DATES[297]},{bought:.4f}\n")
-    code, made = command(folder, "--data", str(data), "--positions", str(held), "--cash", "500")
-    event = f"split 4:1 of {DATES[300]}" if is_named else "split that no file names"
-    line = f"T3: {event} applied to the position: 20 shares at {bought:.2f} are 80 at {bought / 4:.4g}"
+    asked = ("--data", str(data), "--positions", str(held), "--cash", "500")
+    assert command(folder, *asked)[0] == 2
+    assert "after a split give its price and shares as they are since then" in capsys.readouterr().err
+    events_file(data).write_text(f"ticker,date,split,dividend\nT3,{DATES[300]},4,\n")
+    code, made = command(folder, *asked)
+    line = f"T3: split 4:1 of {DATES[300]} applied to the position: 20 shares at {bought:.2f} are 80 at {bought / 4:.4g}"
     assert code == 0 and f"{line}\n" in capsys.readouterr().out and line in made["notes"]
     assert made["equity"] == pytest.approx(500 + 80 * last, abs=0.01)
     assert made["positions"][0]["shares"] == 80
