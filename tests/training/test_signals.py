@@ -247,7 +247,8 @@ def test_a_position_of_before_a_split_is_moved(folder: Path, capsys: pytest.Capt
     assert "after a split give its price and shares as they are since then" in capsys.readouterr().err
     events_file(data).write_text(f"ticker,date,split,dividend\nT3,{DATES[300]},4,\n")
     code, made = command(folder, *asked)
-    line = f"T3: split 4:1 of {DATES[300]} applied to the position: 20 shares at {bought:.2f} are 80 at {bought / 4:.4g}"
+    event = f"split 4:1 of {DATES[300]}"
+    line = f"T3: {event} applied to the position: 20 shares at {bought:.2f} are 80 at {bought / 4:.4g}"
     assert code == 0 and f"{line}\n" in capsys.readouterr().out and line in made["notes"]
     assert made["equity"] == pytest.approx(500 + 80 * last, abs=0.01)
     assert made["positions"][0]["shares"] == 80

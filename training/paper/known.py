@@ -92,17 +92,9 @@ def known_market(
         before, current = factor * old[:, _OF_PRICES], now[days, column, _OF_PRICES]
         is_settled = [row.key in accepted for row in rows]
         before[is_settled] = current[is_settled] = np.nan
-        change, has_bars = readjustment(before, current), np.isfinite(before).any()
-        total = factor * change.ratio
-        past = total if record.known_to in accepted else ratios.get(ticker, 1.0)
-        is_unmoved = math.isclose(past, factor, rel_tol=_SAME)
-        if is_unmoved or math.isclose(past, total, rel_tol=_NEAR) or not (has_bars or math.isnan(past)):
-            total = past  # measured on more bars
-        if math.isclose(total, factor, rel_tol=2 * _SAME):
-            if change.ratio != 1:  # the bars before the opening were not multiplied
-                is_same = np.isclose(before, current, rtol=_SAME, equal_nan=True)
-                change = Readjustment(1.0, 0, np.asarray(~is_same.all(axis=1)))
-        else:
+        past = None if record.known_to in accepted else ratios.get(ticker, 1.0)
+        total, change = _measured(before, current, factor, past)
+        if not math.isclose(total, factor, rel_tol=2 * _SAME):
             until, ratio = change.bars or len(rows), float(f"{total / factor:.9g}")
             later = [row.key for row, bar in zip(rows[until:], before[until:], strict=True) if np.isfinite(bar).any()]
             after, by = rows[until - 1].key if until else record.known_to, later[0] if later else dates[-1]
@@ -114,18 +106,42 @@ def known_market(
                 changes.append(event)
                 _rescale(old, rows, event.body, journal.last.number + 1)
             factors[ticker] = factor * ratio
-        revised = np.flatnonzero(change.revised).tolist()
-        texts = [f"close {before[row, _CLOSE]:g} on {rows[row].key}, now {current[row, _CLOSE]:g}" for row in revised]
-        texts = [*texts[:2], *([f"{len(texts) - 2} more bars"] if len(texts) > 2 else [])]
-        revised_dates = [rows[row].key for row in revised]
-        if not math.isclose(past, total, rel_tol=_NEAR):
-            texts, revised_dates = [*texts, f"other bars up to {record.known_to}"], [*revised_dates, record.known_to]
+        revised = {rows[row].key: row for row in np.flatnonzero(change.revised).tolist()}
+        texts = [f"close {before[at, _CLOSE]:g} on {date}, now {current[at, _CLOSE]:g}" for date, at in revised.items()]
+        texts = texts[:2] + [f"{len(texts) - 2} more bars"] * (len(texts) > 2)
+        changed = [*revised]
+        if past is not None and not math.isclose(past, total, rel_tol=_NEAR):
+            texts, changed = [*texts, f"other bars up to {record.known_to}"], [*changed, record.known_to]
         if texts:
             text = f"the bars of {ticker} as the account knew them, got {', '.join(texts)}"
-            body = {"ticker": ticker, "dates": revised_dates, "text": text}
+            body = {"ticker": ticker, "dates": changed, "text": text}
             key = hashlib.sha256(repr(sorted(body.items())).encode()).hexdigest()[:12]
             changes.append(Change("hold", f"revision {ticker} {key}", body))
     return _translated(market, factors, days, bars), changes
+
+
+def _measured(
+    before: NDArray[np.float64], current: NDArray[np.float32], factor: float, past: float | None
+) -> tuple[float, Readjustment]:
+    """Return the factor from an account's prices to those of a file, and how a ticker's known bars have changed.
+
+    Args:
+        before: (sessions, 4) prices as they are known, in the units of the last file; NaN: not compared.
+        current: those of the file.
+        factor: to the units of the last file.
+        past: to the file's by the bars before the opening, NaN where there is no single one; None: not compared.
+    """
+    change = readjustment(before, current)
+    total = factor * change.ratio
+    if past is None or math.isnan(past):
+        return total, change
+    is_moved = not math.isclose(past, factor, rel_tol=2 * _SAME)
+    if is_moved and np.isfinite(before).any() and not math.isclose(past, total, rel_tol=_NEAR):
+        return total, change
+    if not is_moved and change.ratio != 1:  # the bars before the opening were not multiplied
+        is_same = np.isclose(before, current, rtol=_SAME, equal_nan=True)
+        change = Readjustment(1.0, 0, np.asarray(~is_same.all(axis=1)))
+    return past, change  # measured on more bars
 
 
 def _events(ticker: str, since: str, ratio: float, named: Sequence[tuple[Event, float]]) -> list[Change]:
