@@ -71,8 +71,7 @@ def run_open(arguments: PaperOpenArguments) -> None:
             f"expected --capital {cash:.2f}, the cash at the venue, got {arguments.capital:g}; give it, or reset the "
             "venue's account"
         )
-    asked = {name: getattr(arguments, name) for name in ("capital", "calendar", "venue", "data")}
-    open_account(arguments.path, decider, market, config, **asked)
+    open_account(arguments, decider, market, config)
     logger.info(
         "account %s opened with %s and a capital of %s; next, after each close: %s",
         arguments.path,

@@ -20,6 +20,7 @@ from data.features.own import require_alone
 from data.market import Market
 from data.record import MARKET, pin_market, record_market, sealed
 from training.paper.account import Account
+from training.paper.arguments import PaperOpenArguments
 from training.paper.certificate import TERMS
 from training.paper.decider import Decider, load_decider
 from training.paper.journal import JOURNAL, Journal
@@ -46,39 +47,25 @@ _FEATURES = "features.py"
 """Copy of the file of own features, if there is one."""
 
 
-def open_account(
-    path: Path,
-    decider: Decider,
-    market: Market,
-    config: Config,
-    *,
-    capital: float,
-    calendar: str,
-    venue: str,
-    data: Path | None = None,
-) -> None:
+def open_account(arguments: PaperOpenArguments, decider: Decider, market: Market, config: Config) -> None:
     """Begin an account at the last session of a market, in a new folder with all that it needs.
-
-    Args:
-        config: settings of the market and of trading.
-        calendar: exchange whose sessions the data must have; `none`: each day of the data is one.
-        data: file that grows; default: that of the settings.
 
     Raises:
         ConfigError, DataError: there is such a folder, orders are filled at the close, there is no such calendar, or
             the venue cannot know a ticker.
     """
+    path, last = arguments.path, market.dates[-1].astype("datetime64[D]")
     if path.exists():
         raise ConfigError(f"expected a new name for the account, got {path.name!r}, which is in {path.parent} already")
     if config.env.fill != "next_open":
         raise ConfigError(f"expected orders that are filled at the next open, got --env.fill {config.env.fill}")
     if config.features is not None:
         require_alone(config.features, "features")
-    if venue == "alpaca":
+    if arguments.venue == "alpaca":
         for column in market.investable_columns.tolist():
             require_symbol(market.tickers[column])
-    last, source = market.dates[-1].astype("datetime64[D]"), data or config.data
-    Sessions.of(calendar, last, last)
+    source = arguments.data or config.data
+    Sessions.of(arguments.calendar, last, last)
     with new_directory(path) as folder:
         write_json(folder / MARKET, sealed(record_market(market, len(market.dates) - 1)))
         if config.features is not None:
@@ -87,9 +74,9 @@ def open_account(
             "account": path.name,
             **decider.save(folder),
             "settings": to_dict(dataclasses.replace(config, data=None if source is None else source.resolve())),
-            "capital": capital,
-            "calendar": calendar,
-            "venue": venue,
+            "capital": arguments.capital,
+            "calendar": arguments.calendar,
+            "venue": arguments.venue,
             "layout": LAYOUT,
             "start": str(last),
             "certificate": TERMS,

@@ -109,19 +109,14 @@ def portfolio_at(
 
     Its stocks are those of the benchmark, then others that it holds.
     """
-    columns = np.array(portfolio_columns(benchmark, holdings), dtype=np.int64)
+    columns, shares = portfolio_columns(benchmark, holdings), {one.column: one.shares for one in holdings}
     parts = torch.nn.functional.pad(benchmark.parts, (0, len(columns) - len(benchmark.columns)))
     # Of the next session, which the account needs to decide for, nothing is known; its volume neither.
     known = replace(span_of(span_of(market, 0, day), 0, day + 1), volume=None)
-    portfolio = Portfolio.on(known, replace(rules, volume_cap=0.0), device, Benchmark(columns, parts))
+    portfolio = Portfolio.on(known, replace(rules, volume_cap=0.0), device, Benchmark(np.array(columns), parts))
     portfolio.begin(torch.tensor([day]), steps=1)
-    shares, place = (
-        torch.zeros(1, len(columns), dtype=torch.float64),
-        {one: n for n, one in enumerate(columns.tolist())},
-    )
-    for holding in holdings:
-        shares[0, place[holding.column]] = holding.shares
-    portfolio.hold(shares, torch.tensor([cash], dtype=torch.float64))
+    held = torch.tensor([[shares.get(column, 0.0) for column in columns]], dtype=torch.float64)
+    portfolio.hold(held, torch.tensor([cash], dtype=torch.float64))
     return portfolio
 
 
@@ -155,29 +150,27 @@ def make_signals(
     target = follow(agent, forecasts)(portfolio)
     target[:, len(benchmark.columns) :] = 0.0  # nobody holds these
     parts = account.last, account.shares, account.orders(target), account.weights, target
-    price, held, lacking, *percents = (part[0].cpu().numpy() for part in parts)
-    weights, aims = ((100 * part).tolist() for part in percents)
+    price, held, lacking, weights, aims = (part[0].cpu().numpy() for part in parts)
     equity = float(account.equity)
     least = LEAST_SHARE * equity if least is None else least
     sizes = whole_shares(lacking, price, held, cash, rules.cost_rate, least)
-    columns, orders = portfolio_columns(benchmark, holdings), list[Order]()
+    columns = portfolio_columns(benchmark, holdings)
+    names = ("ticker", "shares", "close", "weight_percent", "target_percent")
+    tickers = [market.tickers[column] for column in columns]
+    values = tickers, *(one.tolist() for one in (held, price, 100 * weights, 100 * aims))
+    stocks = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
     score = {int(one): float(s) for one, s in zip(market.investable_columns, forecasts.score[0, day], strict=True)}
-    for stock in sorted(
-        np.flatnonzero(sizes).tolist(), key=lambda one: (sizes[one] > 0, -abs(sizes[one] * price[one]))
-    ):
-        orders.append(
-            Order(
-                ticker=market.tickers[columns[stock]],
-                side="buy" if sizes[stock] > 0 else "sell",
-                shares=abs(int(sizes[stock])),
-                value=abs(float(sizes[stock] * price[stock])),
-                close=float(price[stock]),
-                weight_percent=weights[stock],
-                target_percent=aims[stock],
-                expected_percent=score.get(columns[stock]),
-            )
+    worth = sizes * price
+    orders = [
+        Order(
+            **stocks[place] | {"shares": abs(int(sizes[place]))},
+            side="buy" if sizes[place] > 0 else "sell",
+            value=abs(float(worth[place])),
+            expected_percent=score.get(columns[place]),
         )
-    told, told_of = {holding.column: holding for holding in holdings}, (price.tolist(), weights, aims)
+        for place in sorted(np.flatnonzero(sizes).tolist(), key=lambda one: (sizes[one] > 0, -abs(worth[one])))
+    ]
+    told = {holding.column: holding for holding in holdings}
     return Signals(
         date=str(dates[day]),
         next_session=session_date(market, day + 1),
@@ -187,15 +180,8 @@ def make_signals(
         orders=_explained(orders, agent, market, day),
         waiting=int(((lacking != 0) & (sizes == 0)).sum()),
         positions=[
-            {
-                "ticker": told[column].ticker,
-                "shares": told[column].shares,
-                "close": close,
-                "weight_percent": weight,
-                "target_percent": aim,
-                "unrealised_percent": told[column].unrealised(close),
-            }
-            for column, close, weight, aim in zip(columns, *told_of, strict=True)
+            {**stock, "unrealised_percent": told[column].unrealised(stock["close"])}
+            for column, stock in zip(columns, stocks, strict=True)
             if column in told
         ],
         is_locked=bool(account.is_locked),
