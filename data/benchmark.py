@@ -8,9 +8,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.bars import EARLIEST, latest_day
-from data.raw.files import read_table
-from data.raw.layout import UnclearFileError, UnusableFileError
-from data.raw.rows import Evidence, examine, one_bar_a_day, rows_of, settle
+from data.prepare.files import read_table
+from data.prepare.layout import UnclearFileError, UnusableFileError
+from data.prepare.rows import Evidence, examine, one_bar_a_day, rows_of, settle
 from utils.arrays import Float64Array
 from utils.config.prepare import Choices
 from utils.errors import DataError

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import register
 
-from data.raw.prepare import prepare
+from data.prepare.prepare import prepare
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from training.policies.judgement import Judgement, TradedMarket, judge, load_market
 from training.policies.trades import Trades

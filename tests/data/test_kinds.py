@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.notations import MONTHS
-from data.raw.prepare import prepare
-from data.raw.text import NO_DAY, resolve_days
+from data.prepare.prepare import prepare
+from data.prepare.text import NO_DAY, resolve_days
 from tests.data.files import prepared, refused, run, written
 from utils.config.prepare import Choices
 

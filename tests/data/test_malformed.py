@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from benchmarks.notations import FIELDS, HEADERS, outcome
 from data.loader import StockDataLoader
 from data.market import build_market
-from data.raw.layout import role_of
-from data.raw.prepare import prepare
+from data.prepare.layout import role_of
+from data.prepare.prepare import prepare
 from tests.data.files import LENIENT, PRICES, read_or_refused, refused, run, written
 from tests.data.test_loader import TOLERANT, bars_frame, load
 from tests.tiny_run import TINY, frame

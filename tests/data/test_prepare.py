@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from data.events import events_file, note_events, read_events
 from data.loader import StockDataLoader
-from data.raw.layout import STANDARD
-from data.raw.prepare import prepare
-from data.raw.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
+from data.prepare.layout import STANDARD
+from data.prepare.prepare import prepare
+from data.prepare.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
 from tests.data.files import LENIENT, bars, refused, run
 from tests.data.test_loader import bars_frame
 from tests.tiny_run import frame

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from data.loader import StockDataLoader
-from data.raw.prepare import prepare
+from data.prepare.prepare import prepare
 from main import main
 from tests.data.files import PRICES, bars, refused, run, written
 from utils.config.prepare import Choices

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from data.raw.layout import BLANKS, EVENTS, PRICES, Layout, UnclearFileError, UnusableFileError, layout_of
-from data.raw.text import are_days, are_numbers, lines_of
+from data.prepare.layout import BLANKS, EVENTS, PRICES, Layout, UnclearFileError, UnusableFileError, layout_of
+from data.prepare.text import are_days, are_numbers, lines_of
 from utils.arrays import Float64Array
 from utils.config.prepare import Choices
 from utils.errors import first_line

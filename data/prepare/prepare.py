@@ -26,17 +26,17 @@ from data.bars import (
     spacing,
 )
 from data.events import events_file, note_events
-from data.raw.adjustment import adjust_for_events, mended_events, scale_to_adjusted
-from data.raw.append import benchmark_file, read_prepared, with_new_events, with_old_bars
-from data.raw.doubts import require_no_doubt
-from data.raw.factors import with_factors
-from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
-from data.raw.folder import NOT_READ, found_files, shown, ticker_of
-from data.raw.join import kept, with_joined
-from data.raw.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
-from data.raw.rows import NO_PRICE, SAME, Evidence, examine, flatten, one_bar_a_day, rows_of, settle
-from data.raw.survey import Survey, survey_of
-from data.raw.text import NO_DAY, date_of
+from data.prepare.adjustment import adjust_for_events, mended_events, scale_to_adjusted
+from data.prepare.append import benchmark_file, read_prepared, with_new_events, with_old_bars
+from data.prepare.doubts import require_no_doubt
+from data.prepare.factors import with_factors
+from data.prepare.files import NO_BAR, NO_TABLE, Table, read_table
+from data.prepare.folder import NOT_READ, found_files, shown, ticker_of
+from data.prepare.join import kept, with_joined
+from data.prepare.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
+from data.prepare.rows import NO_PRICE, SAME, Evidence, examine, flatten, one_bar_a_day, rows_of, settle
+from data.prepare.survey import Survey, survey_of
+from data.prepare.text import NO_DAY, date_of
 from utils.arrays import Int32Array
 from utils.config.prepare import Choices
 from utils.config.settings import hint
@@ -118,8 +118,8 @@ def prepare(
 ) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
-    Tickers are in a column, one per file or folder, or side by side (`data/raw/layout.py`). Prices are adjusted
-    (`data/raw/adjustment.py`), and volume inversely. Of several rows for one date the last is kept. Rows without a date
+    Tickers are in a column, one per file or folder, or side by side (`data/prepare/layout.py`). Prices are adjusted
+    (`data/prepare/adjustment.py`), and volume inversely. Of several rows for one date the last is kept. Rows without a date
     or with a price that is missing, infinite, not positive or five times another one of its bar are dropped, and so are
     bars on which nothing was traded. A `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date, close`)
     instead. With `append` the bars of an earlier `target` are kept, and those of the files follow each ticker's last.

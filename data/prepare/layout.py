@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from data.raw.text import are_days, are_numbers
+from data.prepare.text import are_days, are_numbers
 from utils.config.prepare import Choices
 
 PRICES = ["open", "high", "low", "close"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from data.raw.adjustment import NEAR, SURE, scaled, seen
-from data.raw.layout import FACTORS, STANDARD, role_of
+from data.prepare.adjustment import NEAR, SURE, scaled, seen
+from data.prepare.layout import FACTORS, STANDARD, role_of
 from utils.arrays import Float64Array
 from utils.errors import DataError
 

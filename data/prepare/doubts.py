@@ -6,8 +6,8 @@ from unicodedata import normalize
 import numpy as np
 import pandas as pd
 
-from data.raw.files import Table
-from data.raw.layout import BLANKS, NAMES, STANDARD, UNIT, WORDS, UnclearFileError, plain, role_of
+from data.prepare.files import Table
+from data.prepare.layout import BLANKS, NAMES, STANDARD, UNIT, WORDS, UnclearFileError, plain, role_of
 from utils.config.prepare import Choices
 
 _OFTEN, _NEAR, _FEW_ROWS = 0.1, 0.05, 5

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
-from data.raw.files import SUFFIXES, SUPPORTED
-from data.raw.layout import WORDS, UnclearFileError, role_of
-from data.raw.text import NO_DAY
+from data.prepare.files import SUFFIXES, SUPPORTED
+from data.prepare.layout import WORDS, UnclearFileError, role_of
+from data.prepare.text import NO_DAY
 from utils.arrays import Int32Array
 from utils.errors import DataError
 

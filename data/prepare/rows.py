@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from data.raw.files import Table
-from data.raw.join import further_columns
-from data.raw.layout import BLANKS, EVENTS, PRICES, UnclearFileError, plain
-from data.raw.text import (
+from data.prepare.files import Table
+from data.prepare.join import further_columns
+from data.prepare.layout import BLANKS, EVENTS, PRICES, UnclearFileError, plain
+from data.prepare.text import (
     CURRENCY,
     NO_DAY,
     OTHER,
