@@ -2,8 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -28,13 +27,11 @@ from data.bars import (
 from data.events import events_file, note_events
 from data.prepare.adjustment import adjust_for_events, mended_events, scale_to_adjusted
 from data.prepare.append import benchmark_file, read_prepared, with_new_events, with_old_bars
-from data.prepare.doubts import require_no_doubt
 from data.prepare.factors import with_factors
-from data.prepare.files import NO_BAR, NO_TABLE, Table, read_table
-from data.prepare.folder import NOT_READ, found_files, shown, ticker_of
+from data.prepare.files import NO_BAR, NO_TABLE, NOT_READ, Table, found_files, read_table, shown, ticker_of
 from data.prepare.join import kept, with_joined
 from data.prepare.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
-from data.prepare.rows import NO_PRICE, SAME, Evidence, examine, flatten, one_bar_a_day, rows_of, settle
+from data.prepare.rows import NO_PRICE, SAME, flatten, require_one_bar_a_day, rows_of, settle
 from data.prepare.survey import Survey, survey_of
 from data.prepare.text import NO_DAY, date_of
 from utils.arrays import Int32Array
@@ -119,10 +116,11 @@ def prepare(
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
     Tickers are in a column, one per file or folder, or side by side (`data/prepare/layout.py`). Prices are adjusted
-    (`data/prepare/adjustment.py`), and volume inversely. Of several rows for one date the last is kept. Rows without a date
-    or with a price that is missing, infinite, not positive or five times another one of its bar are dropped, and so are
-    bars on which nothing was traded. A `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date, close`)
-    instead. With `append` the bars of an earlier `target` are kept, and those of the files follow each ticker's last.
+    (`data/prepare/adjustment.py`), and volume inversely. Of several rows for one date the last is kept. Rows without a
+    date or with a price that is missing, infinite, not positive or five times another one of its bar are dropped, and
+    so are bars on which nothing was traded. A `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date,
+    close`) instead. With `append` the bars of an earlier `target` are kept, and those of the files follow each ticker's
+    last.
 
     Raises `DataError`, and writes nothing, if nothing usable is found, too many rows or files are left out, neither the
     files nor `choices` settle how they are to be read, bars are not daily, the benchmark is missing, a bar of the
@@ -215,35 +213,28 @@ def _adjusted(
 def _read_files(
     source: Path, target: Path, summary: PrepareSummary, choices: Choices, known: Int32Array | None
 ) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Return the rows of each usable file, and the events of all, `is_due` where they are still to be applied.
-
-    Files that settle their notation themselves are read first, and the others by what these show.
-    """
-    evidence, titles = Evidence(set), set[str]()
-    open_files, done = dict[Path, Table](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
+    """Return the rows of each usable file, and the events of all, `is_due` where they are still to be applied."""
+    titles, read = set[str](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
     written = (target, benchmark_file(target), events_file(target), target.with_suffix(".html"))
     files = found_files(source, written, summary.skipped)
     for path in progress(files, "read", "file"):
-        with _skipping(path, source, summary):
+        try:
             table = read_table(path, choices, summary.dropped)
             titles.update(title.strip().casefold() for title in table.layout.titles)
-            examine(table, evidence, known)
-            if table.is_settled:
-                done[path] = _bars(table, source, summary, choices)
-            else:
-                open_files[path] = table
-    days = [np.unique(rows["day"]) for rows, _ in done.values()] + ([] if known is None else [known])
-    traded = np.unique(np.concatenate(days)) if days else None
-    for path, table in open_files.items():
-        with _skipping(path, source, summary):
-            settle(table, evidence, choices, traded)
-            done[path] = _bars(table, source, summary, choices)
+            settle(table, choices)
+            read[path] = _bars(table, source, summary, choices)
+        except UnusableFileError as reason:
+            summary.skipped.append((shown(path, source), str(reason)))
+        except UnclearFileError as reason:
+            raise DataError(
+                f"expected files of daily bars whose meaning is clear, got {shown(path, source)}: {reason}"
+            ) from None
     lost = [
         f"{name}: {reason}"
         for name, reason in summary.skipped
         if reason != NOT_READ and not (reason.startswith(NO_TABLE) and name.endswith(".txt"))  # a note beside the files
     ]
-    if not done:
+    if not read:
         raise DataError(
             f"expected files with daily bars in {source}, got none that can be used "
             f"({'; '.join(lost[:3] or map(': '.join, summary.skipped[:3]))})"
@@ -253,36 +244,22 @@ def _read_files(
         if title.casefold() not in titles:
             raise ConfigError(f"--columns: expected a title, got {title!r}{hint(title, titles)}, which no file has")
     if choices.dates == "auto":
-        _require_weekdays({path: np.unique(rows["day"]) for path, (rows, _) in done.items()}, known, source)
-    summary.files_read = len(done)
+        _require_weekdays({path: np.unique(rows["day"]) for path, (rows, _) in read.items()}, known, source)
+    summary.files_read = len(read)
     if summary.closes_only:
         summary.notes.append(
             f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
             "only, and results are not those of real fills"
         )
-    frames, events = zip(*(done[path] for path in files if path in done), strict=True)
+    frames, events = zip(*read.values(), strict=True)
     return list(frames), pd.concat(events, ignore_index=True)
-
-
-@contextmanager
-def _skipping(path: Path, source: Path, summary: PrepareSummary) -> Iterator[None]:
-    """List a file that cannot be used; raise `DataError` for one that a person must explain."""
-    try:
-        yield
-    except UnusableFileError as reason:
-        summary.skipped.append((shown(path, source), str(reason)))
-    except UnclearFileError as reason:
-        raise DataError(
-            f"expected files of daily bars whose meaning is clear, got {shown(path, source)}: {reason}"
-        ) from None
 
 
 def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a file's usable rows, one a day of each ticker, and its events, `is_due` if still to be applied."""
     rows = rows_of(table, choices, summary.dropped)
-    require_no_doubt(table, rows, choices)
     if not table.layout.panel and "ticker" not in table.layout.fields:
-        rows["ticker"] = ticker_of(table.path, source, rows["day"].to_numpy())
+        rows["ticker"] = ticker_of(table.path, source)
     events = rows.reindex(columns=["ticker", "day", *EVENTS, "pay"]).assign(is_due="adjusted" not in rows)
     has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
     is_event_alone = has_event & rows[PRICES].isna().all(axis=1)
@@ -295,7 +272,8 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
         events, notes = mended_events(raw, events.reset_index(drop=True), np.zeros(len(raw), dtype=np.int64))
         rows = scale_to_adjusted(rows)
         summary.notes += [note for note in (_SCALED, *notes) if note not in summary.notes]
-    rows = one_bar_a_day(_usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary), table, choices)
+    rows = _usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary)
+    require_one_bar_a_day(rows, table, choices)
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
     summary.closes_only += table.layout.has_closes_only
