@@ -123,6 +123,8 @@ def layout_of(
             f"a row and no header above it, {separator.join(first)[:80]!r}; say which field is which by its place: "
             "--columns date=1 open=2 high=3 low=4 close=5"
         )
+    if any(is_day):
+        return None
     return _panel_layout(first, second, separator) or _titled_layout(first, second, separator, choices, needed)
 
 
@@ -156,17 +158,35 @@ def _panel(columns: Mapping[int, tuple[str, str]]) -> dict[str, dict[str, int]]:
     return panel
 
 
-def _joined(titles: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the columns by role by ticker of titles such as Close_AAPL and AAPL.Close, if all are."""
-    columns = {}
+def _panel_of(titles: Sequence[str], choices: Choices) -> dict[str, dict[str, int]]:
+    """Return the columns by role by ticker of titles such as Close_AAPL and AAPL.Close, or of those said to be tickers.
+
+    There are none where titles are others.
+    """
+    columns = dict[int, tuple[str, str]]()
     for place, title in enumerate(titles[1:], start=1):
         text = re.sub("[()'\"]", "", title)
         cuts = [(text[: cut.start()], text[cut.end() :]) for cut in re.finditer(r"[_.:|/, ]+", text)]
-        pairs = [cut if role_of(cut[0]) else cut[::-1] for cut in cuts if all(cut) and any(map(role_of, cut))]
-        if not pairs:
-            return {}
-        columns[place] = pairs[0]
-    return {} if {ticker.casefold() for _, ticker in columns.values()} <= WORDS["sides"] else _panel(columns)
+        pairs = [cut if role_of(cut[0]) else (cut[1], cut[0]) for cut in cuts if all(cut) and any(map(role_of, cut))]
+        columns.update(zip([place], pairs, strict=False))
+    are_pairs = len(columns) == len(titles) - 1
+    if are_pairs and not {ticker.casefold() for _, ticker in columns.values()} <= WORDS["sides"]:
+        return _panel(columns)
+    places = enumerate(titles) if "*" in choices.roles else ()
+    return {title.strip(): {"close": place} for place, title in places if place and title.strip()}
+
+
+def _fields(titles: Sequence[str], said: dict[str, int]) -> dict[str, int]:
+    """Return the column by role, as a person says or else as titles do; a time of day beside a date has its own."""
+    kinds = [(*(role_of(title) or ("", 0)), place) for place, title in enumerate(titles)]
+    fields = dict(said)
+    for role, _, place in sorted(kinds):
+        if role not in ("", *FACTORS) and place not in said.values():
+            fields.setdefault(role, place)
+    for place, title in enumerate(titles):
+        if plain(title) in NAMES["time"] and place not in fields.values():
+            fields["time"] = place
+    return fields
 
 
 def _titled_layout(
@@ -176,31 +196,18 @@ def _titled_layout(
 
     Raises `UnclearFileError` where a price is missing.
     """
-    cells, said = [text.strip() for text in first_row], choices.places(titles)
-    is_day, is_number = are_days(cells), are_numbers(cells)
-    known = [(kind, place) for place, title in enumerate(titles) if (kind := role_of(title))]
-    known = [(kind, place) for kind, place in known if kind[0] not in FACTORS]
-    fields = {role: place for (role, _), place in sorted(known, reverse=True) if place not in said.values()} | said
-    if "close" not in fields and "adjusted" in fields and list(needed) == ["close"]:
-        fields["close"] = fields["adjusted"]
-    for place, title in enumerate(titles):  # alone it names a date
-        if plain(title) in NAMES["time"] and place not in fields.values():
-            fields["time"] = place
-    if any(are_days(titles)) or ("date" not in fields and titles[0].strip() and any(are_numbers(titles))):
-        return None  # an index without a title may have tickers beside it that are numbers
-    if 0 not in fields.values() and (is_day[0] or not any(cells)):
+    is_day, is_number = are_days(first_row), are_numbers(first_row)
+    fields = _fields(titles, choices.places(titles))
+    if "adjusted" in fields and list(needed) == ["close"]:
+        fields.setdefault("close", fields["adjusted"])
+    if 0 not in fields.values() and (is_day[0] or not "".join(first_row).strip()):
         fields.setdefault("date", 0)  # an index column, whatever its title
     missing = [role for role in ("date", *needed) if role not in fields]
     if not missing:
         return Layout(1, fields, tuple(titles), separator)
-    date = fields.get("date", is_day.index(True) if True in is_day else 0)
-    is_header = date < len(cells) and is_day[date] and any(is_number[:date] + is_number[date + 1 :])
-    if is_header and fields.get("date") == 0:
-        panel = _joined(titles)
-        if not panel and "*" in choices.roles:
-            panel = {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
-        if panel:
-            return Layout(1, {"date": 0}, tuple(titles), separator, panel)
+    is_header = any(is_day) and is_number != is_day and any(is_number)
+    if is_header and fields.get("date") == 0 and (panel := _panel_of(titles, choices)):
+        return Layout(1, {"date": 0}, tuple(titles), separator, panel)
     if is_header or ("date" in fields and len(missing) < len(needed)):
         words = " ".join(f"{role}=TITLE" for role in missing)
         raise UnclearFileError(

@@ -155,19 +155,10 @@ def prepare(
     summary.rows_kept, summary.tickers = len(stocks), len(names)
     summary.first_date, summary.last_date = date_of(stocks["day"].min()), date_of(stocks["day"].max())
     summary.dropped = +summary.dropped  # without reasons that apply to no row
-    indices = [name for name in names if name.startswith("^")]
-    summary.notes += [f"{one} looks like an index: --benchmark '{one}' takes it out of the tickers" for one in indices]
     _require_days(stocks)
     summary.survey = survey_of(stocks)
-    before = stocks.groupby("ticker", observed=True)["close"].shift()
-    if (stale := float((stocks["open"] == before).mean())) > _STALE:
-        summary.notes.append(
-            f"{stale:.0%} of opens equal the close before exactly: an order is then filled at the price that decided it"
-        )
     further = sorted({*stocks} - {*STANDARD})
-    shares = (f"{name} {share:.1%}" for name, share in stocks[further].notna().mean().items())
-    if further:
-        summary.notes.append(f"further columns, with their coverage: {', '.join(shares)}")
+    summary.notes += _notes(stocks, further)
     _write(stocks, ["ticker", *VALUES, *further], target)
     if len(events := events[events["ticker"].isin(names)]):
         summary.notes.append(f"{note_events(target, events)} splits and dividends are in {events_file(target).name}")
@@ -175,6 +166,21 @@ def prepare(
         summary.benchmark = benchmark_file(target)
         _write(rows[is_index], ["close"], summary.benchmark)
     return summary
+
+
+def _notes(stocks: pd.DataFrame, further: Sequence[str]) -> list[str]:
+    """Return what a person should know of bars: indices among them, stale opens, coverage of further columns."""
+    indices = [name for name in stocks["ticker"].cat.categories if name.startswith("^")]
+    notes = [f"{one} looks like an index: --benchmark '{one}' takes it out of the tickers" for one in indices]
+    before = stocks.groupby("ticker", observed=True)["close"].shift()
+    if (stale := float((stocks["open"] == before).mean())) > _STALE:
+        notes.append(
+            f"{stale:.0%} of opens equal the close before exactly: an order is then filled at the price that decided it"
+        )
+    if further:
+        shares = (f"{name} {share:.1%}" for name, share in stocks[[*further]].notna().mean().items())
+        notes.append(f"further columns, with their coverage: {', '.join(shares)}")
+    return notes
 
 
 def _adjusted(
@@ -223,29 +229,19 @@ def _read_files(
             titles.update(title.strip().casefold() for title in table.layout.titles)
             settle(table, choices)
             read[path] = _bars(table, source, summary, choices)
+            summary.files_read += 1
         except UnusableFileError as reason:
             summary.skipped.append((shown(path, source), str(reason)))
         except UnclearFileError as reason:
             raise DataError(
                 f"expected files of daily bars whose meaning is clear, got {shown(path, source)}: {reason}"
             ) from None
-    lost = [
-        f"{name}: {reason}"
-        for name, reason in summary.skipped
-        if reason != NOT_READ and not (reason.startswith(NO_TABLE) and name.endswith(".txt"))  # a note beside the files
-    ]
-    if not read:
-        raise DataError(
-            f"expected files with daily bars in {source}, got none that can be used "
-            f"({'; '.join(lost[:3] or map(': '.join, summary.skipped[:3]))})"
-        )
-    _require_few("files", len(lost), len(files), lost, choices.max_bad_row_share)
+    _require_files(source, summary, len(files), choices.max_bad_row_share)
     for title in () if choices.join else (title for title in choices.roles if title != "*" and not title.isdecimal()):
         if title.casefold() not in titles:
             raise ConfigError(f"--columns: expected a title, got {title!r}{hint(title, titles)}, which no file has")
     if choices.dates == "auto":
         _require_weekdays({path: np.unique(rows["day"]) for path, (rows, _) in read.items()}, known, source)
-    summary.files_read = len(read)
     if summary.closes_only:
         summary.notes.append(
             f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
@@ -253,6 +249,21 @@ def _read_files(
         )
     frames, events = zip(*read.values(), strict=True)
     return list(frames), pd.concat(events, ignore_index=True)
+
+
+def _require_files(source: Path, summary: PrepareSummary, files: int, max_share: float) -> None:
+    """Raise `DataError` where no file was read, or more than this share was left out."""
+    lost = [
+        f"{name}: {reason}"
+        for name, reason in summary.skipped
+        if reason != NOT_READ and not (reason.startswith(NO_TABLE) and name.endswith(".txt"))  # a note beside the files
+    ]
+    if not summary.files_read:
+        raise DataError(
+            f"expected files with daily bars in {source}, got none that can be used "
+            f"({'; '.join(lost[:3] or map(': '.join, summary.skipped[:3]))})"
+        )
+    _require_few("files", len(lost), files, lost, max_share)
 
 
 def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -281,31 +292,17 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
 
 
 def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:
-    """Raise `DataError` where days on weekends prove that the dates of a file are misread.
-
-    One may follow on the `known` days and all weekdays since, such as a Saturday on a Friday that has its own bars.
-    """
+    """Raise `DataError` where bars on weekends, on which others and `known` days are not, prove misread dates."""
     misread = {path for path, days in files.items() if misread_weekdays(days)}
     right = [days for path, days in files.items() if path not in misread] + ([] if known is None else [known])
     weekdays = (np.concatenate([*right, np.empty(0, np.int32)]).astype(np.int64) + 3) % 7
     regular = [weekday for weekday in (5, 6) if (weekdays == weekday).mean() > 0.08] if right else []
     for path in (path for path in misread if misread_weekdays(files[path], regular)):
-        if known is not None and _is_special(files[path], known):
-            continue
         first = next(day for day in files[path].tolist() if (day + 3) % 7 > 4)
         raise DataError(
             f"expected sessions, got bars on weekends in {shown(path, source)}, as on {date_of(first)} (dates in wrong "
             "order, or of another time zone?); mend them, or say --dates ymd, mdy or dmy, which takes them as they are"
         )
-
-
-def _is_special(days: Int32Array, known: Int32Array) -> bool:
-    """Return whether sorted days with one on a weekend go on where `known` ones end, without a gap of weekdays."""
-    new = days[days > known[-1]].astype("datetime64[D]")
-    since = np.datetime64(int(known[-1]) + 1, "D")
-    is_whole = new.size and np.is_busday(new).sum() == np.busday_count(since, new[-1] + 1)
-    is_sunday_last = new.size and np.is_busday(new[-1], weekmask="Sun")  # which may be Monday's, a day early
-    return bool(is_whole and not is_sunday_last and not misread_weekdays(np.union1d(days, known)))
 
 
 def _usable(rows: pd.DataFrame, table: Table, summary: PrepareSummary) -> pd.DataFrame:

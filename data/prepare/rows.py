@@ -50,41 +50,43 @@ def settle(table: Table, choices: Choices, *, is_daily: bool = True) -> None:
     Raises `UnclearFileError` where neither does.
     """
     dates = table.text("date")
-    orders = possible_orders(dates, None, is_daily=is_daily, is_taiwan=table.layout.is_taiwan)
-    told = [order for order in (choices.dates, "roc") if order in orders and len(orders) > 1] or orders
-    if len(told) > 1 and told[0] != choices.dates and told[0] != "roc":
+    example = dates.partition("\n")[0]
+    orders = possible_orders(dates, is_daily=is_daily, is_taiwan=table.layout.is_taiwan)
+    told = [order for order in (choices.dates, "roc") if order in orders] or orders
+    if len(told) > 1 and told is orders:
         words = " or ".join(f"--dates {order}" for order in orders)
-        raise UnclearFileError(
-            f"dates like {dates.partition(chr(10))[0]!r} may be read in several ways; say which: {words}"
-        )
+        raise UnclearFileError(f"dates like {example!r} may be read in several ways; say which: {words}")
     table.order = told[0]
     shifts = late_stamps(dates, resolve_days(dates, table.order))[1]
     if len(shifts) > 1 and choices.dates == "auto":
         raise UnclearFileError(
-            f"times like {dates.partition(chr(10))[0]!r}, which may be of that day's session or of the next one; write "
-            "dates of sessions, or say --dates ymd if they are of that day's"
+            f"times like {example!r}, which may be of that day's session or of the next one; write dates of sessions, "
+            "or say --dates ymd if they are of that day's"
         )
     table.shift = shifts[0]
     shown: dict[str, set[str]] = {"price": set(), "volume": set()}
-    for group in table.layout.groups.values():
-        for role, place in group.items():
-            if isinstance(cell := table.cells[place], str):
-                if len(signs := {*re.findall(CURRENCY, cell)}) > 1:
-                    raise UnclearFileError(f"{' and '.join(sorted(signs))} in one column; give prices in one currency")
-                table.cells[place] = cell = bare_numbers(cell)
-                shown["volume" if role == "volume" else "price"].add(decimal_sign(cell))
+    for role, place in (one for group in table.layout.groups.values() for one in group.items()):
+        if isinstance(cell := table.cells[place], str):
+            if len(signs := {*re.findall(CURRENCY, cell)}) > 1:
+                raise UnclearFileError(f"{' and '.join(sorted(signs))} in one column; give prices in one currency")
+            table.cells[place] = cell = bare_numbers(cell)
+            shown["volume" if role == "volume" else "price"].add(decimal_sign(cell))
     for what, signs in shown.items():
-        one, *others = signs & OTHER.keys() or signs - {""} or {""}
-        price = table.signs.get("price", "")
-        if others or one.startswith("?"):
-            # Volume is in whole numbers, unless it is written as prices are.
-            is_whole = not others and price in OTHER and one == f"?{OTHER[price]}"
-            one = price if is_whole else choices.decimal.replace("auto", "")
-            if not one:
-                raise UnclearFileError(
-                    f"{what}s like 12.345 may have decimals or be in thousands; say which: --decimal . or --decimal ,"
-                )
-        table.signs[what] = one
+        table.signs[what] = _settled_sign(what, signs, table.signs.get("price", ""), choices)
+
+
+def _settled_sign(what: str, signs: set[str], price: str, choices: Choices) -> str:
+    """Return the decimal sign of prices or volume by those of their columns. Raises `UnclearFileError` for none."""
+    one, *others = signs & OTHER.keys() or signs - {""} or {""}
+    if not others and not one.startswith("?"):
+        return one
+    if price in OTHER and [one, *others] == [f"?{OTHER[price]}"]:
+        return price  # volume is in whole numbers, unless it is written as prices are
+    if choices.decimal == "auto":
+        raise UnclearFileError(
+            f"{what}s like 12.345 may have decimals or be in thousands; say which: --decimal . or --decimal ,"
+        )
+    return choices.decimal
 
 
 def flatten(rows: pd.DataFrame, where: pd.Series, volume: float) -> None:
@@ -118,7 +120,10 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
         rows["pay"] = resolve_days(table.text("pay"), table.order)[rows.index]
     if len(rows) >= _FEW_ROWS and not {*PRICES} & {*choices.roles.values()}:
         _require_bars(rows)
-    _require_titles(table, rows, choices)
+    said = choices.places(layout.titles).values()
+    for place in sorted({*range(len(layout.titles) if layout.headers == 1 else 0)}.difference(said)):
+        if doubt := _doubt(table, rows, place):
+            raise UnclearFileError(doubt)
     _require_money(rows[(rows["volume"] > 0) & (rows["close"] > 0)])
     return rows
 
@@ -170,30 +175,24 @@ def _require_bars(rows: pd.DataFrame) -> None:
         )
 
 
-def _require_titles(table: Table, rows: pd.DataFrame, choices: Choices) -> None:
-    """Raise `UnclearFileError` where a title comes twice, or names another unit of volume or several series."""
+def _doubt(table: Table, rows: pd.DataFrame, place: int) -> str:
+    """Say that a title comes twice, or names another unit of volume or several series; empty where none does."""
     titles, fields, panel = table.layout.titles, table.layout.fields, table.layout.panel
-    said, volume = choices.places(titles).values(), fields.get("volume")
-    for place, title in enumerate(titles if table.layout.headers == 1 else ()):
-        once, name, unit = re.sub(r"\.\d+$", "", title), plain(title), UNIT.search(normalize("NFKD", title))
-        if place in said or not name:
-            continue
-        if once in titles[:place] and (panel or role_of(once)):
-            why = f"{once!r} twice in the header; give one table a file, or leave one out: --columns ignore={place + 1}"
-        elif place == volume and unit and plain(unit[1]) not in map(plain, WORDS["shares"]):
-            why = (
-                f"volume under {title!r}; give numbers of shares, or say that it has these: --columns 'volume={title}'"
-            )
-        elif panel or place in fields.values():
-            continue
-        elif volume is None and any(len(one) > 3 and one in name for one in NAMES["volume"]):
-            why = f"no column of volume, but {title!r}; say what it is: --columns 'volume={title}' or 'ignore={title}'"
-        elif name in WORDS["series"] | WORDS["returning"]:
-            why = _other_series(table, rows, place, is_fixed=name in WORDS["series"])
-        else:
-            continue
-        if why:
-            raise UnclearFileError(why)
+    title, volume = titles[place], fields.get("volume")
+    once, name, unit = re.sub(r"\.\d+$", "", title), plain(title), UNIT.search(normalize("NFKD", title))
+    if not name:
+        return ""
+    if once in titles[:place] and (panel or role_of(once)):
+        return f"{once!r} twice in the header; give one table a file, or leave one out: --columns ignore={place + 1}"
+    if place == volume and unit and plain(unit[1]) not in map(plain, WORDS["shares"]):
+        return f"volume under {title!r}; give numbers of shares, or say that it has these: --columns 'volume={title}'"
+    if panel or place in fields.values():
+        return ""
+    if volume is None and any(len(one) > 3 and one in name for one in NAMES["volume"]):
+        return f"no column of volume, but {title!r}; say what it is: --columns 'volume={title}' or 'ignore={title}'"
+    if name in WORDS["series"] | WORDS["returning"]:
+        return _other_series(table, rows, place, is_fixed=name in WORDS["series"])
+    return ""
 
 
 def _other_series(table: Table, rows: pd.DataFrame, place: int, *, is_fixed: bool) -> str:

@@ -17,7 +17,7 @@ from utils.config.prepare import Choices
 SESSIONS = pd.bdate_range("2020-01-02", periods=24)
 WEEK = pd.DatetimeIndex(["2020-01-07", "2020-01-08", "2020-01-09"])
 """Tuesday to Thursday, of which none tells the zone."""
-GULF = pd.DatetimeIndex([day for day in pd.date_range("2020-01-05", periods=34) if day.weekday() not in (4, 5)])
+GULF = pd.DatetimeIndex([day for day in pd.date_range("2020-01-05", periods=36) if day.weekday() not in (4, 5)])
 
 
 def table(days: list[str], header: str = "date,open,high,low,close") -> str:
@@ -167,25 +167,14 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
         prepare(tmp_path / "AAPL.csv", tmp_path / "bars.parquet")
 
 
-@pytest.mark.parametrize(
-    ("last", "new", "is_read"),
-    [
-        ("2020-05-01", ["2020-05-02"], True),
-        ("2020-05-01", ["2020-04-30", "2020-05-01", "2020-05-02"], True),
-        ("2020-04-30", ["2020-05-02"], False),
-        ("2020-05-01", ["2020-05-03"], False),
-        ("2020-05-01", ["2020-05-05", "2020-05-06", "2020-05-07", "2020-05-08", "2020-05-09"], False),
-    ],
-    ids=["Saturday", "repeated bars", "Friday, a day late", "Monday, a day early", "a week, a day late"],
-)
-def test_a_session_on_a_weekend_is_appended(last: str, new: list[str], is_read: bool, tmp_path: Path) -> None:
-    """Where the bars of all weekdays before it are known, so that it is none of them under another date."""
-    days, target = [f"{day:%Y-%m-%d}" for day in pd.bdate_range("2020-01-02", last)], tmp_path / "bars.parquet"
-    prepare(written(tmp_path / "A.csv", table(days)), target)
-    source = written(tmp_path / "A.csv", table(new))
-    if is_read:
-        prepare(source, target, append=True)
-        assert str(pd.read_parquet(target)["date"].iloc[-1]) == new[-1]
-        return
-    with refused("bars on weekends in A.csv"):
-        prepare(source, target, append=True)
+def test_sessions_on_a_weekday_that_a_file_has_are_appended(tmp_path: Path) -> None:
+    """As those on Sundays of a market of the Gulf; a Saturday in New York takes a person's word."""
+    target = tmp_path / "bars.parquet"
+    for sessions, new in ((GULF[:-1], GULF[-1:]), (SESSIONS, pd.DatetimeIndex(["2020-05-02"]))):
+        prepare(written(tmp_path / "A.csv", table([f"{day:%Y-%m-%d}" for day in sessions])), target)
+        source = written(tmp_path / "A.csv", table([f"{day:%Y-%m-%d}" for day in new]))
+        if sessions is SESSIONS:
+            with refused("bars on weekends in A.csv"):
+                prepare(source, target, append=True)
+        prepare(source, target, append=True, choices=Choices(dates="ymd" if sessions is SESSIONS else "auto"))
+        assert pd.Timestamp(pd.read_parquet(target)["date"].iloc[-1]) == new[-1]
