@@ -56,8 +56,7 @@ def _told(rows: pd.DataFrame, name: str, *, is_named: bool) -> tuple[Float64Arra
     Raises `DataError` where prices move by a part of it.
     """
     last = rows.groupby("ticker", observed=True)[name].last()
-    forms = _steps(rows, name) if is_named or np.isclose(last, 1).all() else []
-    if not forms:
+    if not (is_named or np.isclose(last, 1).all()) or not (forms := _steps(rows, name)):
         return None
     measured = [_measured(rows, steps) for steps in forms]
     steps, slope, error = min(measured, key=lambda one: abs(abs(one[1]) - 1))

@@ -39,6 +39,7 @@ _FRAMES: dict[str, Callable[[Path], pd.DataFrame]] = {
 _TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".zip": ""}
 SUPPORTED = f"{', '.join((*_TEXTS, *_FRAMES))}; text packed as {', '.join(_PACKERS)}"
 _SUFFIXES = (*_TEXTS, *_FRAMES, ".zip", *(text + packer for text in _TEXTS for packer in _PACKERS))
+_SUFFIX = re.compile(rf"(?i:{'|'.join(map(re.escape, _SUFFIXES))})$")
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _UNREADABLE = (
     pa.ArrowException, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, SyntaxError, ImportError,
@@ -146,8 +147,8 @@ def ticker_of(path: Path, source: Path) -> str:
         if value and (role_of(key) or ("", 0))[0] == "ticker":
             return value
     stem = name = Path(ZipFile(path).namelist()[0]).name if path.suffix.lower() == ".zip" else name
-    while known := max((suffix for suffix in _SUFFIXES if stem.lower().endswith(suffix)), key=len, default=""):
-        stem = stem[: -len(known)]
+    while (shorter := _SUFFIX.sub("", stem)) != stem:
+        stem = shorter
     ticker = _ADDED.sub("", _ADDED.sub("", stem)).strip()
     if _ALL_ADDED.fullmatch(stem):
         stem = ticker = folders[-1] if folders else ""

@@ -208,10 +208,9 @@ def _titled_layout(
     is_header = any(is_day) and is_number != is_day and any(is_number)
     if is_header and fields.get("date") == 0 and (panel := _panel_of(titles, choices)):
         return Layout(1, {"date": 0}, tuple(titles), separator, panel)
-    if is_header or ("date" in fields and len(missing) < len(needed)):
-        words = " ".join(f"{role}=TITLE" for role in missing)
-        raise UnclearFileError(
-            f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'; say which it is: "
-            f"--columns {words} (or a place, as in date=1), or --columns 'close=*' if they are tickers"
-        )
-    return None
+    if not is_header and ("date" not in fields or len(missing) == len(needed)):
+        return None
+    raise UnclearFileError(
+        f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'; say which it is: --columns "
+        f"{'=TITLE '.join(missing)}=TITLE (or a place, as in date=1), or --columns 'close=*' if they are tickers"
+    )

@@ -64,6 +64,12 @@ def settle(table: Table, choices: Choices, *, is_daily: bool = True) -> None:
             "or say --dates ymd if they are of that day's"
         )
     table.shift = shifts[0]
+    for what, signs in _signs(table).items():
+        table.signs[what] = _settled_sign(what, signs, table.signs.get("price", ""), choices)
+
+
+def _signs(table: Table) -> dict[str, set[str]]:
+    """Return the decimal signs that columns of prices and of volume show; the numbers of the file become bare ones."""
     shown: dict[str, set[str]] = {"price": set(), "volume": set()}
     for role, place in (one for group in table.layout.groups.values() for one in group.items()):
         if isinstance(cell := table.cells[place], str):
@@ -71,8 +77,7 @@ def settle(table: Table, choices: Choices, *, is_daily: bool = True) -> None:
                 raise UnclearFileError(f"{' and '.join(sorted(signs))} in one column; give prices in one currency")
             table.cells[place] = cell = bare_numbers(cell)
             shown["volume" if role == "volume" else "price"].add(decimal_sign(cell))
-    for what, signs in shown.items():
-        table.signs[what] = _settled_sign(what, signs, table.signs.get("price", ""), choices)
+    return shown
 
 
 def _settled_sign(what: str, signs: set[str], price: str, choices: Choices) -> str:
