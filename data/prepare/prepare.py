@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +30,7 @@ from data.prepare.files import NO_BAR, NO_TABLE, NOT_READ, Table, found_files, r
 from data.prepare.join import kept, with_joined
 from data.prepare.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
 from data.prepare.rows import NO_PRICE, SAME, flatten, require_one_bar_a_day, rows_of, settle
-from data.prepare.survey import Survey, survey_of
+from data.prepare.survey import PrepareSummary, survey_of
 from data.prepare.text import NO_DAY, date_of
 from utils.arrays import Int32Array
 from utils.config.prepare import Choices
@@ -43,7 +41,6 @@ from utils.runs.durable import make_directory, new_file
 
 _STALE = 0.02
 """Share of opens that repeat the close before, above which that is told."""
-_LISTED = 20
 _FEW_BARS = 5
 """Bars of a ticker up to which their spacing may be chance."""
 _SCALED = "prices are scaled to the adjusted close where there is one, volume the other way"
@@ -52,57 +49,6 @@ _IDLE = "no trade: volume 0 at a single price"
 _NO_LOSS = frozenset({NO_BAR, NO_PRICE, _REPEATED, _IDLE, "line before the first bar"})
 """Reasons for dropping rows by which nothing is lost: they were no bars, or another row has them."""
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
-
-
-@dataclass
-class PrepareSummary:
-    """Counts of what was read, kept and dropped, and why; filled in by `prepare`."""
-
-    target: Path
-    files_read: int = 0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    """(file, reason) of each file without usable rows."""
-    rows_kept: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Rows dropped, by reason."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """By reason, the cells of the first row that was dropped for it."""
-    tickers: int = 0
-    first_date: date = date.min
-    last_date: date = date.min
-    notes: list[str] = field(default_factory=list)
-    """What was adjusted, and assumptions made where a file is ambiguous."""
-    closes_only: int = 0
-    """Files without open, high and low."""
-    benchmark: Path | None = None
-    """CSV file of the index removed from the data."""
-    appended: int | None = None
-    """Bars that were appended to those of an earlier file; None where there was none."""
-    readjusted: int = 0
-    """Tickers of an earlier file whose bars were multiplied."""
-    survey: Survey = field(init=False)
-
-    @property
-    def _earlier(self) -> str:
-        again = f", but for {self.readjusted} tickers that were adjusted for an event" if self.readjusted else ""
-        return f"all earlier ones are as they were{again}"
-
-    def lines(self) -> list[str]:
-        """Return the summary as lines to print."""
-        details = [
-            *(f"  dropped {rows}: {reason}" for reason, rows in sorted(self.dropped.items())),
-            *(f"  skipped {name}: {reason}" for name, reason in self.skipped),
-            *(f"Note: {note}" for note in self.notes),
-        ]
-        return [
-            f"Wrote {self.target}: {self.tickers} tickers, {self.first_date} to {self.last_date}",
-            *([] if self.appended is None else [f"Appended: {self.appended} bars; {self._earlier}"]),
-            *([f"Wrote {self.benchmark}, for --benchmark; not among the tickers"] if self.benchmark else []),
-            f"Files: {self.files_read} read, {len(self.skipped)} skipped",
-            f"Rows: {self.rows_kept} kept, {self.dropped.total()} dropped",
-            *details[:_LISTED],
-            *([f"  and {len(details) - _LISTED} lines more, on the page"] if len(details) > _LISTED else []),
-        ]
 
 
 def prepare(

@@ -3,7 +3,8 @@
 import logging
 from pathlib import Path
 
-from data.prepare.prepare import PrepareSummary, prepare
+from data.prepare.prepare import prepare
+from data.prepare.survey import PrepareSummary
 from training.commands.table import PrepareArguments
 from training.evaluation.page.document import document, write_document
 from utils.charts import Chart, number
