@@ -2,9 +2,9 @@
 
 Investors take the year's high as an anchor (George and Hwang 2004, "The 52-week high and momentum investing": 0.45% a
 month), pay for lotteries (Bali, Cakici and Whitelaw 2011, "Maxing out": the largest day of a month; Amaya,
-Christoffersen, Jacobs and Vasquez 2015, "Does realized skewness predict the cross-section of equity returns?") and for
-volatile stocks (Ang, Hodrick, Xing and Zhang 2006, "The cross-section of volatility and expected returns"), and overreact to news of
-years (De Bondt and Thaler 1985, "Does the stock market overreact?").
+Christoffersen, Jacobs and Vasquez 2015, "Does realized skewness predict the cross-section of equity returns?") and
+for volatile stocks (Ang, Hodrick, Xing and Zhang 2006, "The cross-section of volatility and expected returns"), and
+overreact to news of years (De Bondt and Thaler 1985, "Does the stock market overreact?").
 """
 
 import numpy as np
