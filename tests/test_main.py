@@ -15,7 +15,7 @@ import pytest
 from main import main
 from tests.tiny_run import frame, records, run, unjudged
 from training.commands.table import COMMANDS
-from training.run.status import status_block
+from training.run.results import status_block
 from utils.config.cli import parse_command
 from utils.config.trader import Config
 from utils.runs.run_log import RunLog

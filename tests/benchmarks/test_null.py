@@ -15,7 +15,7 @@ from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import Studied, tiny_config
 from training.evaluation.baselines import RULE
-from training.evaluation.redrawn import rearranged
+from training.evaluation.nulls import rearranged
 from training.evaluation.rules import Tuning
 
 

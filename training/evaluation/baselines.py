@@ -1,4 +1,5 @@
-"""Baselines that a champion must beat: rules that hold by scores, rules that know what is planted, and held stocks."""
+"""Baselines that a champion must beat: rules that hold by scores, rules that know what is planted, and held stocks; and
+the known biases of the data, which flatter all of them."""
 
 import logging
 from pathlib import Path
@@ -8,11 +9,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.benchmark import LONGEST_GAP_DAYS, read_benchmark
+from data.features.nine import CLOSE
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from training.evaluation.rules import BandRule, Tuning
 from utils.arrays import Float64Array
+from utils.config.trader import Config
 from utils.errors import DataError
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
@@ -31,6 +35,8 @@ NEVER_BEST = (IN_FULL, BEST_AGENT, CLOSED, RANDOM, HOLD, RULE, ORACLE, SURVIVORS
 """They are never the best baseline, nor is the benchmark: they are compared apart, or know what is planted."""
 _YEAR, _MONTH = 252, 21
 _VOLATILITY_DAYS = 60
+LAST_DAYS = 10
+"""Days on one of which a survivor has a bar."""
 
 
 def simple_rules(market: Market, tuning: Tuning) -> dict[str, BandRule]:
@@ -77,3 +83,36 @@ def index_close(path: Path | None, market: Market, days: NDArray[np.int64]) -> F
         logger.warning("the index is left out: %s", error)
         return None
     return close
+
+
+def known_biases(market: Market, config: Config) -> dict[str, str]:
+    """Return the known biases of the data and of the days that were used, by name."""
+    biases, env = dict[str, str](), config.env
+    has_bar = np.asarray(np.isfinite(market.data_array[..., CLOSE]))
+    is_whole = np.asarray(has_bar.all(axis=0))
+    if config.data is None:
+        biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
+    elif has_bar[-LAST_DAYS:].any(axis=0).all():
+        biases["Survivors only"] = (
+            f"All of {many(len(market.tickers), 'ticker')} trade to the last day. Stocks that failed are not in the "
+            "data, which flatters every policy that buys: champion, random pickers and benchmark alike."
+        )
+    elif env.delisting_loss == 0:
+        biases["Delisting"] = (
+            "A stock that stops trading is sold at its last price, which flatters policies that hold failing "
+            "stocks. --env.delisting-loss takes a loss, 30% in Shumway 1997."
+        )
+    if market.repairs:
+        biases["Repaired data"] = f"{market.repairs}."
+    if is_whole[market.investable_columns].all() and not is_whole.all():
+        biases["Chosen in hindsight"] = (
+            "The stocks that may be bought have bars on all days, and others do not. A list made today of stocks "
+            "that lasted flatters every policy that buys."
+        )
+    when = "the close" if env.fill == "same_close" else "the open"
+    size = "whatever their size" if env.volume_cap == 0 else f"up to {env.volume_cap:g}% of the day's volume"
+    remedy = " --env.volume-cap limits them where the data have volume." if env.volume_cap == 0 else ""
+    biases["Fills"] = (
+        f"Orders fill at {when}, {size}: daily bars do not show market impact, which flatters large accounts.{remedy}"
+    )
+    return biases

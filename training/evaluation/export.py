@@ -19,7 +19,7 @@ from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, MOMENTUM, 
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
-from training.evaluation.page.document import document, shown_settings, write_document
+from training.evaluation.pages import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
 from training.forecasts.skill import HORIZONS
 from utils.arrays import DateArray, Float64Array

@@ -13,13 +13,11 @@ import pandas as pd
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
-from training.evaluation.baselines import CASH, CHAMPION, NEVER_BEST, ORACLE, RANDOM, RULE
-from training.evaluation.biases import known_biases
-from training.evaluation.compared import PlayedPolicies
+from training.evaluation.baselines import CASH, CHAMPION, NEVER_BEST, ORACLE, RANDOM, RULE, known_biases
+from training.evaluation.compared import COSTS_BPS, PlayedPolicies
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
-from training.evaluation.play import COSTS_BPS
-from training.evaluation.redrawn import Praise
+from training.evaluation.nulls import Praise
 from training.evaluation.verdict import Verdict, verdict
 from training.forecasts.look_ahead import LookAhead, look_ahead
 from training.forecasts.skill import Coefficient, clearest, explained_share, rank_coefficients
@@ -139,7 +137,7 @@ class Evaluation:
     evidence: Sequence[Evidence] = ()
     """Of each champion, from its training days, with the share of its scores that it follows."""
     importance: Mapping[str, float] = field(default_factory=dict)
-    """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
+    """Importance of each input to the champion on these days, by name, see `training.evaluation.importance`."""
     decided: Mapping[int, str] = field(default_factory=dict)
     """Of the champion's largest positions, by their rows of `positions`: the inputs that moved their forecasts most."""
     has_code: bool = True
@@ -168,7 +166,7 @@ class Evaluation:
         played, judged, held = self.played, self.judged, self.played.benchmark
         daily = {name: curves.daily for name, curves in played.curves.items()}
         exposure = {name: curves.exposure[0] for name, curves in played.curves.items()}
-        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in {judged, held, *NEVER_BEST}]
+        others = [name for name in daily if name not in {judged, held, *NEVER_BEST}]
         if held == CASH:  # what needs no capital is no rival of those that are invested
             others = []
         invested = float(exposure[judged].mean())
