@@ -183,9 +183,9 @@ def test_the_sheet_finds_what_is_planted() -> None:
     found = sheet()
     first = found.rows[0]
     assert first.feature.name == "sentiment"
-    assert first.t[5] > 8 and first.lost > 0.8 * found.ic > 0.05
+    assert first.cells["t 5"] > 8 and first.cells["lost IC"] > 0.8 * found.ic > 0.05
     assert (np.diff(first.quintiles) > 0).all()
-    assert all(abs(row.lost) < 0.2 * first.lost for row in found.rows[1:])
+    assert all(abs(row.cells["lost IC"]) < 0.2 * first.cells["lost IC"] for row in found.rows[1:])
 
 
 def test_columns_of_noise_are_read_and_cost_little() -> None:

@@ -53,47 +53,15 @@ class FeatureRow:
     """One feature; numbers that only differences between stocks give are NaN where all stocks share its value."""
 
     feature: Feature
-    coverage: float
-    """Share of the bars with a value."""
-    ic: dict[int, float]
-    """Mean rank correlation over stocks with the return of a number of sessions."""
-    t: dict[int, float]
-    """Mean over standard error, which allows for returns that overlap."""
+    cells: dict[str, Any]
+    """By column title: `coverage %` of the bars that have a value; `IC h`, the mean rank correlation over stocks with
+    the return of h sessions, and its `t h`, which allows for returns that overlap; `persistence`, that with the value
+    of the day before; `turnover %` of the highest fifth in a day; `nearest`, the feature with the largest absolute rank
+    correlation; `lost IC`, what a ridge regression on all inputs loses out of fold without it."""
     daily_ic: Float64Array
     """(days,) rank correlation with returns of five sessions."""
-    persistence: float
-    """Mean rank correlation over stocks with the value of the day before."""
-    turnover: float
-    """Mean share of the highest fifth that was not in it the day before."""
     quintiles: Float64Array
     """(5,) mean log return of five sessions by fifths of the stocks, less that of all, percent."""
-    nearest: str
-    """The other feature with the largest absolute rank correlation over stocks."""
-    correlation: float
-    lost: float
-    """Out-of-fold rank correlation with returns that a ridge regression on all inputs loses without it."""
-
-    @property
-    def clearest_t(self) -> float:
-        """The t that is largest in size."""
-        return max(self.t.values(), key=lambda t: abs(np.nan_to_num(t)))
-
-    def cells(self) -> dict[str, float | str]:
-        """Return its numbers by column title."""
-        fifths = {f"fifth {place}": float(value) for place, value in enumerate(self.quintiles, start=1)}
-        return {
-            "feature": self.feature.name,
-            "group": self.feature.group,
-            "coverage %": 100 * self.coverage,
-            **{f"IC {h}": self.ic[h] for h in HORIZONS},
-            **{f"t {h}": self.t[h] for h in HORIZONS},
-            "persistence": self.persistence,
-            "turnover %": 100 * self.turnover,
-            **fifths,
-            "nearest": self.nearest,
-            "correlation": self.correlation,
-            "lost IC": self.lost,
-        }
 
 
 @dataclass(frozen=True)
@@ -123,7 +91,7 @@ def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     ranks = {name: pd.DataFrame(column).rank(axis=1, pct=True).to_numpy() for name, column in values.items()}
     loss, whole = _losses(days, [one.name for one in market.features], ahead)
     rows = [_row(one, values[one.name], bars, ahead, ranks, loss[one.name]) for one in market.features]
-    rows.sort(key=lambda row: -abs(np.nan_to_num(row.clearest_t)))
+    rows.sort(key=lambda row: -max(abs(np.nan_to_num(float(row.cells[f"t {h}"]))) for h in HORIZONS))
     return FeatureSheet(rows, market.dates[span], *whole, days.inputs.named_products)
 
 
@@ -143,19 +111,21 @@ def _row(
     nearest = max(others, key=lambda name: abs(np.nan_to_num(others[name])), default="")
     top = series > 1 - 1 / _QUINTILES
     entered, count = (top[1:] & ~top[:-1]).sum(axis=1), top[1:].sum(axis=1)
-    return FeatureRow(
-        feature,
-        float(np.isfinite(values)[bars].mean()),
-        {h: mean for h, (mean, _) in tests.items()},
-        {h: t for h, (_, t) in tests.items()},
-        daily[QUINTILE_SESSIONS],
-        _mean_correlation(series[1:], series[:-1]),
-        int(entered.sum()) / max(int(count.sum()), 1),
-        _by_quintile(series, ahead[QUINTILE_SESSIONS]),
-        nearest,
-        others.get(nearest, np.nan),
-        lost,
-    )
+    quintiles = _by_quintile(series, ahead[QUINTILE_SESSIONS])
+    cells: dict[str, Any] = {
+        "feature": feature.name,
+        "group": feature.group,
+        "coverage %": 100 * float(np.isfinite(values)[bars].mean()),
+        **{f"IC {h}": mean for h, (mean, _) in tests.items()},
+        **{f"t {h}": t for h, (_, t) in tests.items()},
+        "persistence": _mean_correlation(series[1:], series[:-1]),
+        "turnover %": 100 * (int(entered.sum()) / max(int(count.sum()), 1)),
+        **{f"fifth {place}": float(value) for place, value in enumerate(quintiles, start=1)},
+        "nearest": nearest,
+        "correlation": others.get(nearest, np.nan),
+        "lost IC": lost,
+    }
+    return FeatureRow(feature, cells, daily[QUINTILE_SESSIONS], quintiles)
 
 
 def _mean_correlation(one: Float64Array, other: Float64Array) -> float:
@@ -239,7 +209,7 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     )
     logger.info("products of two inputs that tell of the next session: %s", "; ".join(sheet.products) or "none")
     if arguments.json is not None:
-        features = [row.cells() for row in sheet.rows]
+        features = [row.cells for row in sheet.rows]
         whole = {name: getattr(sheet, name) for name in ("ic", "t", "sessions", "products")}
         write_json(arguments.json, {**whole, "features": features})
     if arguments.page is not None:
@@ -273,7 +243,7 @@ def _charts(sheet: FeatureSheet, row: FeatureRow) -> list[Chart]:
 
 
 def _rows(sheet: FeatureSheet) -> list[dict[str, str]]:
-    return [{name: _text(name, value) for name, value in row.cells().items()} for row in sheet.rows]
+    return [{name: _text(name, value) for name, value in row.cells.items()} for row in sheet.rows]
 
 
 def _text(name: str, value: float | str) -> str:

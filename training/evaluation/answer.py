@@ -2,16 +2,16 @@
 
 import shutil
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from training.evaluation.baselines import CHAMPION, CLOSED, EQUAL, IN_FULL, LIGHTGBM, RANDOM, RULE
 from training.evaluation.judge import Evaluation
+from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.verdict import yearly
-from training.forecasts.skill import clearest
-from utils.charts import DASH, MINUS, number
 from utils.statistics import MeanTest, mean_test
-from utils.tables import many, table, written_p
+from utils.tables import table, written_p
 
 BESIDE = (EQUAL, LIGHTGBM, CLOSED)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
@@ -21,7 +21,9 @@ _SKILLS = {
     "timing": {1: "times the market", 0: "no timing skill", -1: "times worse than chance"},
 }
 _BEATS = {1: "beats", 0: "does not beat", -1: "loses to"}
-_MOST_COLUMNS = 120
+_MOST_COLUMNS, _UNBROKEN = 120, 10**6
+_SHOWN = ("return", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
+"""Measures of a file's table."""
 _SYNTHETIC = "synthetic market: says nothing about real ones"
 
 
@@ -30,7 +32,6 @@ class Lead:
     """The lead of a champion over a policy."""
 
     policy: str
-    return_percent: float | None
     test: MeanTest
     """The champion's lead, percent a year."""
     sign: int
@@ -53,7 +54,7 @@ def leads(evaluation: Evaluation) -> list[Lead]:
         if test is None:
             test = yearly(mean_test(curves[evaluation.judged].daily[0] - curves[name].daily[0], looks))
         sign = verdict.skills["selection"] if name == RANDOM else test.sign
-        shown.append(Lead(name, evaluation.policies[name]["return"].value, test, sign))
+        shown.append(Lead(name, test, sign))
     return shown
 
 
@@ -92,23 +93,25 @@ def earned(evaluation: Evaluation) -> list[str]:
     return [*in_full, evaluation.judged]
 
 
-def answer(evaluation: Evaluation, **lines: object) -> str:
-    """Return the result as a person reads it on a terminal, with further labelled lines at its end.
+def answer(evaluation: Evaluation, lines: Mapping[str, object] | None = None, width: int | None = None) -> str:
+    """Return the result as a person reads it on a terminal, with further lines by their labels at its end.
 
     First what is earned, then what of it is followed and how sure it is, then what else to know.
+
+    Args:
+        width: of the lines, letters; default: that of the terminal.
     """
     is_synthetic, policies = evaluation.config.data is None, evaluation.policies
-    width = min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+    width = width or min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
     first, last = (str(evaluation.dates[place])[:7] for place in (0, -1))
     said = [f"RESULT  {evaluation.split}, {first} to {last}, after costs"]
     for name in earned(evaluation):
-        sharpe, fall = (_plain(policies[name][key].value, n) for key, n in (("sharpe", 1), ("max_drawdown", 0)))
-        said.append(f"{_cells(name, policies[name]['return'].value)}   Sharpe {sharpe}   max drawdown {fall} %")
+        sharpe, fall = (policies[name][key].value for key in ("sharpe", "max_drawdown"))
+        said.append(f"{_cells(name, policies)}   Sharpe {_text(sharpe, '.1f')}   max drawdown {_text(fall, '.0f')} %")
     said.append(f"{'':25}{'lead, % a year':>16}")
-    for one in leads(evaluation):
-        said.append(f"{_cells(one.policy, one.return_percent)}   {_signed(one.test.mean):>7}   {one.word}")
+    said += [f"{_cells(one.policy, policies)}   {_text(one.test.mean):>7}   {one.word}" for one in leads(evaluation)]
     if RULE in policies:
-        said.append(f"{_cells('ceiling', policies[RULE]['return'].value)}   {RULE}")
+        said.append(f"{_cells(RULE, policies, 'ceiling')}   {RULE}")
     asked = None if evaluation.judged == CHAMPION else evaluation.played.asked
     labelled = {
         "asked": evaluation.apart or (asked.sentence if asked else ""),
@@ -123,38 +126,18 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
     for label, text in labelled.items():
         if text:
             said.append(textwrap.fill(f"  {label:<15}{text}", width, subsequent_indent=" " * 17))
-    return "\n".join([*said, *(f"  {label:<15}{text}" for label, text in lines.items())])  # whole, to be copied
+    return "\n".join([*said, *(f"  {label:<15}{text}" for label, text in (lines or {}).items())])  # whole, to be copied
 
 
-def in_words(evaluation: Evaluation, head: str = "") -> str:
-    """Return the most important measures, the tests, what to know, and the verdict; the page has all the rest."""
-    dates, text = evaluation.dates, evaluation.evidence_sentence
-    head = head or f"{evaluation.title}, {dates[0]} to {dates[-1]}, one account over {many(len(dates) - 1, 'session')}"
-    tables = (table(rows, list(rows[0])) for rows in (_policy_rows(evaluation), part_rows(evaluation)))
-    said = [head, "\n\n".join(tables)]
-    said += [f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items()]
-    said += [*evaluation.caveats, *([f"training evidence: {text}"] if text else [])]
-    return "\n".join([*said, f"verdict: {' '.join((*evaluation.warnings, evaluation.finding))}"])
-
-
-def _policy_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return the policies as rows of at most 80 columns in all."""
-    rows = []
-    for name, measures in evaluation.policies.items():
-        value, low, high = measures["return"]
-        sessions = clearest(found := evaluation.coefficients.get(name, {}))
-        rows.append(
-            {
-                "policy": name,
-                "return %": value,
-                "return 95%": None if low is None else f"{low:+.2f} to {high:+.2f}",
-                "Sharpe": measures["sharpe"].value,
-                "beta": measures["beta"].value,
-                "alpha %": measures["alpha"].value,
-                "rank IC (sessions)": sessions and f"{found[sessions].mean:.3f} ({sessions})",
-            }
-        )
-    return rows
+def in_full(evaluation: Evaluation, lines: Mapping[str, object] | None = None) -> str:
+    """Return the answer with all policies, tests, what to know before believing them, and the verdict, for files."""
+    measures = [
+        {"policy": name, **{METRICS[key].label: found[key].value for key in _SHOWN}}
+        for name, found in evaluation.policies.items()
+    ]
+    tables = (table(rows, list(rows[0])) for rows in (measures, part_rows(evaluation)))
+    told = [*evaluation.caveats, f"verdict: {' '.join((*evaluation.warnings, evaluation.finding))}"]
+    return "\n\n".join([answer(evaluation, lines, _UNBROKEN), *tables, "\n".join(told)])
 
 
 def part_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -165,13 +148,9 @@ def part_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(label: str, percent: float | None) -> str:
-    return f"  {label:<15}{_signed(percent):>7} %"
+def _cells(name: str, policies: Mapping[str, Mapping[str, Estimate]], label: str = "") -> str:
+    return f"  {label or name:<15}{_text(policies[name]['return'].value):>7} %"
 
 
-def _signed(value: float | None) -> str:
-    return _plain(value, 1, is_signed=True)
-
-
-def _plain(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
-    return number(value, decimals, is_signed=is_signed).replace(MINUS, "-").replace(DASH, "-")
+def _text(value: float | None, form: str = "+,.1f") -> str:
+    return "-" if value is None else format(value, form)

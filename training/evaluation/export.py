@@ -14,7 +14,7 @@ import pandas as pd
 
 from data.record import data_fingerprint
 from training.evaluation import charts
-from training.evaluation.answer import answer, earned, headline, in_words, part_rows, untrained
+from training.evaluation.answer import answer, earned, headline, in_full, part_rows, untrained
 from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, MOMENTUM, RANDOM
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation
@@ -103,7 +103,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
     if evaluation.never_traded:
         logger.info("%s", evaluation.sentence)
     else:
-        logger.info("%s", in_words(evaluation), extra={"terminal": answer(evaluation)})
+        logger.info("%s", in_full(evaluation), extra={"terminal": answer(evaluation)})
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:

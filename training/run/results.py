@@ -17,7 +17,7 @@ from environment.benchmark import MOST_STOCKS, SAMPLE
 from models.ddpg import LOSSES
 from training.commands.evaluate import judge_training
 from training.erl_trainer import ERLTrainer
-from training.evaluation.answer import answer, in_words, untrained
+from training.evaluation.answer import answer, in_full
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from training.evaluation.export import FILES as EVALUATION
 from training.evaluation.export import write_evaluation
@@ -132,8 +132,14 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     summary = _summary(trainer, evaluation)
     run.write_summary(summary)
     run.tracker.keep((REPORT, SUMMARY), trainer.champion.save)
-    whole, brief = result_block(evaluation, run.path, generation_name(trainer.generation))
-    logger.info("%s", whole, extra={"terminal": brief})
+    runs = [] if run.path.parent == RUNS else ["--runs-dir", str(run.path.parent)]
+    lines = {"page": run.path / REPORT, "next": command_line("signals", "--run", run.name, *runs)}
+    further = {
+        "decides": evaluation.importance_sentence,
+        "checkpoint": run.path / CHECKPOINTS / generation_name(trainer.generation),
+        "": command_line("walk-forward", "--config", str(run.path / SETTINGS), *runs),
+    }
+    logger.info("%s", in_full(evaluation, lines | further), extra={"terminal": answer(evaluation, lines)})
 
 
 def _summary(trainer: ERLTrainer, evaluation: Evaluation) -> dict[str, Any]:
@@ -271,26 +277,6 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         "Memory": memory,
     }
     return _block(f"Generation {record['generation']} of {record['generations']}", lines)
-
-
-def result_block(evaluation: Evaluation, path: Path, checkpoint: str) -> tuple[str, str]:
-    """Return the end of a run, whole and for a terminal: champion and rivals, verdict, paths, commands to try."""
-    runs, dates = [] if path.parent == RUNS else ["--runs-dir", str(path.parent)], evaluation.dates
-    lines = {
-        "Networks": untrained(evaluation),
-        "Decides": evaluation.importance_sentence,
-        "Report": path / "report.html",
-        "Checkpoint": path / "checkpoints" / checkpoint,
-        "Next": command_line("signals", "--run", path.name, *runs),
-        "": command_line("walk-forward", "--config", str(path / SETTINGS), *runs),
-    }
-    head = (
-        f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days: one "
-        f"account over {many(len(dates) - 1, 'session')}, {dates[0]} to {dates[-1]}; alpha and the verdict per year. "
-        "'Validation' above is the mean of single episodes that overlap, each from the initial capital."
-    )
-    whole = _block(in_words(evaluation, head), {name: text for name, text in lines.items() if text})
-    return whole, answer(evaluation, page=lines["Report"], next=lines["Next"])
 
 
 def _block(head: str, lines: Mapping[str, object]) -> str:
