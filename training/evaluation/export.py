@@ -5,6 +5,7 @@ import filecmp
 import itertools
 import logging
 import shutil
+from calendar import month_abbr
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,6 @@ SCHEMA = 1
 """Of results.json; docs/evaluate.md lists its fields."""
 FILES = (RESULTS, REPORT, EQUITY, TRADES, POSITIONS, REFUSED)
 """What `write_evaluation` writes, the last one of trades that were not done as claimed."""
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def results(evaluation: Evaluation) -> dict[str, Any]:
@@ -173,38 +173,23 @@ def render(evaluation: Evaluation) -> str:
     return document(
         "page.html",
         evaluation.title,
+        report=evaluation,
+        charts=charts,
         metrics=METRICS,
         limit=TAIL,
-        report=evaluation,
         facts=_facts(evaluation),
-        champion=evaluation.policies[evaluation.judged],
         earned=[*earned(evaluation), evaluation.played.benchmark],
         headline=headline(evaluation) if evaluation.config.data is not None else "",
-        answer=charts.answer_bars(evaluation),
         untrained=untrained(evaluation),
-        inputs=charts.input_bars(evaluation),
         alike=_correlations(evaluation),
-        first=charts.first_charts(evaluation),
-        equity=charts.equity_chart(evaluation),
-        daily=charts.daily_charts(evaluation),
-        holdings=charts.holding_bars(evaluation),
+        months=month_abbr[1:],
         monthly=[
             (year, months, (own, other, own - other))
             for (year, months, own), (*_, other) in zip(monthly, of_benchmark, strict=True)
         ],
         parts=part_rows(evaluation),
         scores=_score_rows(evaluation),
-        cost_titles=[f"{bps:g} bp" for bps in evaluation.played.at_cost],
-        costs=[(name, *of_policy.values()) for name, of_policy in evaluation.cost_returns.items()],
-        ledger=[
-            (look.time, look.run, look.champion_generation, look.command, look.result) for look in evaluation.looks
-        ],
-        by_stock=charts.profit_bars(evaluation, "ticker"),
         decided=_decided(evaluation),
-        by_reason=charts.profit_bars(evaluation, "reason"),
-        months=_MONTHS,
-        traded=charts.traded_stocks(evaluation),
-        fitness=[charts.fitness_chart(evaluation.records)] if evaluation.records else [],
         settings=shown_settings(evaluation.config),
         training=None if evaluation.champion_generation is None else again,
     )
