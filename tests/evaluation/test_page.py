@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from models.evidence import Evidence
 from tests.evaluation.page_case import DRIFTS, SESSIONS, case, sessions, walk
 from training.evaluation import charts
-from training.evaluation.answer import headline
 from training.evaluation.baselines import CHAMPION, EQUAL, RANDOM
 from training.evaluation.export import monthly_returns, render
-from training.evaluation.judge import Evaluation, FoldResult
+from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
+from training.evaluation.verdict import FoldResult
 from utils.charts import DASH, MINUS, Chart, described, number
 from utils.pictures import svg_data_uri
 
@@ -237,12 +237,12 @@ def test_evidence_and_what_follows_from_it_are_told() -> None:
     ):
         one = small(evidence=[evidence])
         assert claim in one.evidence_sentence and one.sentence == f"{one.evidence_sentence} {one.verdict.sentence}"
-        assert headline(one).startswith(head) and headline(one) in Page(render(one)).of_class("headline")[0]
+        assert one.headline.startswith(head) and one.headline in Page(render(one)).of_class("headline")[0]
     several = small(folds=[FOLD, FOLD], evidence=[strong, replace(weak, shrink=0.4)])
     assert several.sentence.startswith(
         "Training days show significant evidence for 1 of 2 champions; in the mean 68% of the differences"
     )
-    assert headline(several).startswith("EDGE: 68% of") and headline(small()) == ""
+    assert several.headline.startswith("EDGE: 68% of") and small().headline == ""
 
 
 def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) -> None:

@@ -101,7 +101,7 @@ class EvaluateArguments(SavedRunArguments):
     borrow_bps: kinds.BasisPoints = 50.0
     """Fee a year on what target weights are short, and on cash that they owe."""
     variants: kinds.PositiveInt = 1
-    """Variants of these policies that were tried on these days, for which the verdict allows."""
+    """Variants of these policies that were tried on the judged days, for which the verdict allows."""
     null: kinds.NonNegativeInt = 0
     """Number of markets of the same days drawn again, where nothing is foretold, on which the functions of --policy are
     judged, too, to tell how often they would be praised."""

@@ -14,7 +14,8 @@ from training.commands.table import WalkForwardArguments
 from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.compared import PlayedPolicies
 from training.evaluation.export import FILES, log_evaluation, record_look, write_evaluation
-from training.evaluation.judge import Evaluation, FoldResult
+from training.evaluation.judge import Evaluation
+from training.evaluation.verdict import FoldResult
 from training.run.market import load_market, record_or_pin_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from training.evaluation import baselines
-from training.evaluation.answer import leads
 from training.evaluation.judge import Evaluation
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
@@ -128,7 +127,7 @@ def bars(rows: Sequence[tuple[str, float | None, str, int]]) -> list[Bar]:
 def answer_bars(evaluation: Evaluation) -> list[Bar]:
     """Return the champion's leads; blue where it is better, red where worse, neutral else."""
     rows = []
-    for one in leads(evaluation):
+    for one in evaluation.leads:
         mean, low, high = (number(value, 1, is_signed=True) for value in (one.test.mean, *one.test.interval))
         text = f"{mean} % a year, {low} to {high}: {one.word}"
         rows.append((f"over {one.policy}", one.test.mean, text, one.sign))

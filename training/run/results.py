@@ -17,10 +17,9 @@ from environment.benchmark import MOST_STOCKS, SAMPLE
 from models.ddpg import LOSSES
 from training.commands.evaluate import judge_training
 from training.erl_trainer import ERLTrainer
-from training.evaluation.answer import answer, in_full
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from training.evaluation.export import FILES as EVALUATION
-from training.evaluation.export import write_evaluation
+from training.evaluation.export import answer, in_full, write_evaluation
 from training.evaluation.judge import Evaluation
 from training.generation_log import PHASES
 from training.run.extension import INHERITED
