@@ -1,5 +1,6 @@
 """Policies from files: a function or class of a Python file, a model of Stable-Baselines3, or a table."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -77,21 +78,21 @@ def wide_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
     Raises DataError for other columns, or two values for one ticker and day.
     """
     column = "weight" if "weight" in rows.columns and "score" not in rows.columns else "score"
-    long = long_rows(rows, column, source)
+    long = long_rows(rows, [column], source)
     if (twice := long.duplicated(["date", "ticker"])).any():
         one = long[twice].iloc[0]
         raise DataError(
             f"expected one {column} for each ticker and day in {source}, got two of {one['ticker']} on "
             f"{one['date']:%Y-%m-%d}; keep the one that was known at that close"
         )
-    wide = long.pivot(index="date", columns="ticker", values="value")
+    wide = long.pivot(index="date", columns="ticker", values=column)
     wide.attrs["returns"] = WEIGHTS if column == "weight" else "scores"
     return wide
 
 
-def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
-    """Return `date`, `ticker` and a column as `value`. Raises DataError for rows that do not tell them."""
-    columns = ("date", "ticker", column)
+def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.DataFrame:
+    """Return `date`, `ticker` and some columns of numbers. Raises DataError for rows that do not tell them."""
+    columns = ("date", "ticker", *numbers)
     if lacking := [name for name in columns if name not in rows.columns]:
         got = ", ".join(map(str, rows.columns[:12]))
         near = hint(lacking[0], [str(name) for name in rows.columns])
@@ -105,10 +106,10 @@ def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
         stamps = pd.to_datetime(texts, format="ISO8601" if is_text else None)
         # The day is that of the zone, as in bars.
         dates = stamps.dt.tz_localize(None).to_numpy(dtype="datetime64[D]")
-        values = pd.to_numeric(rows[column]).to_numpy(dtype=float)
+        values = {name: pd.to_numeric(rows[name]).to_numpy(dtype=float) for name in numbers}
     except (AttributeError, ValueError, TypeError) as error:
         raise DataError(f"expected dates like 2014-11-10 and numbers in {source}, got {first_line(error)}") from None
-    return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), "value": values})
+    return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), **values})
 
 
 def aligned(name: str, wide: pd.DataFrame, market: Market) -> Float64Array:

@@ -45,12 +45,12 @@ class Trades:
         Raises DataError where a row does not tell them.
         """
         amounts = [name for name in ("value", "shares") if name in self.rows.columns] or ["value"]
-        parts = {name: long_rows(self.rows, name, self.source) for name in amounts}
-        table = parts[amounts[0]][["date", "ticker"]].assign(value=np.nan, shares=np.nan, price=np.nan)
-        for name, part in parts.items():
-            table[name] = part["value"]
-        if "price" in self.rows.columns:
-            table["price"] = long_rows(self.rows, "price", self.source)["value"].fillna(0.0)
+        numbers = [*amounts, *self.rows.columns.intersection(["price"])]
+        table = long_rows(self.rows, numbers, self.source).reindex(
+            columns=["date", "ticker", "value", "shares", "price"]
+        )
+        if "price" in numbers:
+            table["price"] = table["price"].fillna(0.0)
         amount = table["shares"].fillna(table["value"])
         if (bad := table["date"].isna() | ~np.isfinite(amount) | (amount == 0)).any():
             raise DataError(
