@@ -17,7 +17,7 @@ from environment.benchmark import MOST_STOCKS, SAMPLE
 from models.ddpg import LOSSES
 from training.commands.evaluate import judge_training
 from training.erl_trainer import ERLTrainer
-from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
+from training.evaluation.charts import fitness_chart, learning_charts
 from training.evaluation.export import FILES as EVALUATION
 from training.evaluation.export import answer, in_full, write_evaluation
 from training.evaluation.judge import Evaluation
@@ -41,7 +41,7 @@ from utils.runs.run_log import CHECKPOINTS, REPORT, SETTINGS, RunLog
 from utils.tables import many, p_words
 
 logger = logging.getLogger(__name__)
-RESULTS = (*EVALUATION, "fitness.png", "learning.png", "equity.png", "memory.png", SUMMARY)
+RESULTS = (*EVALUATION, "learning.png", "memory.png", SUMMARY)
 """Names of what is written at the end; the summary is uploaded last, since it marks the end."""
 FILES = (MARKET, f"{INHERITED}/*")
 """Patterns of what is written before the first generation."""
@@ -101,29 +101,25 @@ def report_generation(
         logger.warning("leak: %s %s", kind, growth)
     # The pictures of the last one are drawn at the end.
     if trainer.generation % PLOT_EVERY == 0 and trainer.generation < config.generations:
-        _draw_progress(run, _note(config))
+        _draw_progress(run, config)
 
 
-def _note(config: Config) -> str:
+def _draw_progress(run: RunLog, config: Config) -> None:
+    note = "if the data hold survivors only, they flatter every result"
     if config.data is None:
-        return "built-in synthetic market: the result says nothing about real markets"
-    return "if the data hold survivors only, they flatter every result"
-
-
-def _draw_progress(run: RunLog, note: str) -> None:
+        note = "built-in synthetic market: the result says nothing about real markets"
     records = run.records()
-    draw_charts([fitness_chart(records)], run.path / "fitness.png", note)
-    draw_charts(learning_charts(records), run.path / "learning.png", note, "Learning by generation")
+    charts = [fitness_chart(records), *learning_charts(records)]
+    draw_charts(charts, run.path / "learning.png", note, "Learning by generation")
     draw_charts([memory_chart(get_profiler().snapshots)], run.path / "memory.png")
 
 
 def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     """Judge the champion; write and show the results."""
-    _draw_progress(run, _note(config))  # before judging, which would look like growth
+    _draw_progress(run, config)  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
     evaluation = judge_training(trainer, config, run.path, scores_of(config))
     trainer.safe_point()
-    draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
     get_profiler().log_memory("end", counts=True)
     how = {"all_phases": get_profiler().is_reporting, "shows_objects": config.memory_report != "off"}
     logger.info("%s", get_profiler().analysis(**how), extra=FILE_ONLY)
@@ -275,10 +271,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         "Learning": _learning(learning),
         "Memory": memory,
     }
-    return _block(f"Generation {record['generation']} of {record['generations']}", lines)
-
-
-def _block(head: str, lines: Mapping[str, object]) -> str:
+    head = f"Generation {record['generation']} of {record['generations']}"
     return "\n".join([head, *(f"  {name:<11} {line}" for name, line in lines.items())])
 
 
