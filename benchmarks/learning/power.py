@@ -39,7 +39,7 @@ def claims(baselines: Baselines, judged: Mapping[str, Played], config: Config) -
     found = dict[str, dict[str, bool]]()
     generator = named_generator(config.seed, "random pickers")
     for name, account in judged.items():
-        played = baselines.beside(CHAMPION, account, config.evaluation.random_pickers, generator, costs_bps=())
+        played = baselines.beside(CHAMPION, {CHAMPION: account}, config.evaluation.random_pickers, generator)
         curves = played.curves
         told = verdict(
             curves[CHAMPION].daily[0],

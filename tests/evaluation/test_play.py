@@ -25,7 +25,7 @@ from tests.tiny import (
 )
 from training.evaluation import baselines
 from training.evaluation.baselines import CHAMPION, EQUAL, EQUAL_RISK, HOLD, INDEX, MOMENTUM, RANDOM, REVERSAL
-from training.evaluation.compared import Baselines, PlayedPolicies, replay
+from training.evaluation.compared import Baselines, PlayedPolicies, at_costs, replay
 from training.evaluation.measures import estimates
 from training.evaluation.play import (
     EvaluationSetup,
@@ -61,7 +61,8 @@ def quiet_world(**changes: Any) -> World:
 
 
 def against(setup: EvaluationSetup, judged: Played, **rules: BandRule) -> PlayedPolicies:
-    return Baselines(setup, rules).beside(CHAMPION, judged, 6, seeded())
+    accounts = {CHAMPION: judged}
+    return Baselines(setup, rules).beside(CHAMPION, accounts, 6, seeded(), at_costs(setup, accounts))
 
 
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])

@@ -14,7 +14,7 @@ from data.synthetic.built_in import PlantedScores
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
-from training.evaluation.compared import Baselines, PlayedPolicies
+from training.evaluation.compared import Baselines, PlayedPolicies, at_costs
 from training.evaluation.export import log_evaluation, record_look, results, write_evaluation
 from training.evaluation.importance import explain_positions, importance
 from training.evaluation.judge import Evaluation
@@ -168,9 +168,10 @@ def play_run(run: SavedRun, days: Span, judging: EvaluationConfig, draws: str) -
         draws: name of the generator of random pickers.
     """
     baselines = Baselines.fitted(run.market, run.planted_scores, run.config, days, judging, run.device)
-    champion, *others = (account_of_agent(baselines.setup, agent) for agent in (run.champion, *run.beside.values()))
-    beside, generator = dict(zip(run.beside, others, strict=True)), named_generator(run.config.seed, draws)
-    return baselines.beside(CHAMPION, champion, judging.random_pickers, generator, beside)
+    agents, generator = {CHAMPION: run.champion, **run.beside}, named_generator(run.config.seed, draws)
+    accounts = {name: account_of_agent(baselines.setup, agent) for name, agent in agents.items()}
+    costs = at_costs(baselines.setup, accounts)
+    return baselines.beside(CHAMPION, accounts, judging.random_pickers, generator, costs)
 
 
 def judge_training(

@@ -122,12 +122,10 @@ def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> 
     return EquityCurves.of(account, held)
 
 
-def at_costs(
-    setup: EvaluationSetup, played: Mapping[str, Played], costs_bps: Sequence[float] = COSTS_BPS
-) -> dict[float, dict[str, EquityCurves]]:
+def at_costs(setup: EvaluationSetup, played: Mapping[str, Played]) -> dict[float, dict[str, EquityCurves]]:
     """Return accounts that hold the same weights under other costs; those that may be short are played apart."""
     at_cost = dict[float, dict[str, EquityCurves]]()
-    for bps in progress(costs_bps, "judge", "cost level"):
+    for bps in progress(COSTS_BPS, "judge", "cost level"):
         at_cost[bps] = {policy: one.curves for policy, one in played.items()}
         for is_signed in {one.is_signed for one in played.values()}:
             alike = [policy for policy, one in played.items() if one.is_signed == is_signed]
@@ -203,22 +201,21 @@ class Baselines:
     def beside(
         self,
         name: str,
-        judged: Played,
+        accounts: Mapping[str, Played],
         draws: int,
         generator: torch.Generator,
-        others: Mapping[str, Played] | None = None,
-        *,
-        costs_bps: Sequence[float] = COSTS_BPS,
+        costs: Mapping[float, Mapping[str, EquityCurves]] | None = None,
     ) -> PlayedPolicies:
-        """Return a judged policy with all that is played beside it, also under other costs.
+        """Return one of some accounts, the judged one, with all that is played beside it.
 
         Args:
+            accounts: by name; the others are shown, and nothing else.
             draws: number of random pickers.
-            others: accounts that are shown, and nothing else.
+            costs: the accounts under other costs, see `at_costs`; default: nothing is told of other costs.
         """
-        setup, own = self.setup, {name: judged, **(others or {})}
+        setup, judged, own = self.setup, accounts[name], {name: accounts[name], **accounts}
         curves = {policy: one.curves for policy, one in {**own, **self.played}.items()}
-        at_cost = {bps: {**of, **self.at_cost[bps]} for bps, of in at_costs(setup, own, costs_bps).items()}
+        at_cost = {bps: {n: of[n] for n in own} | self.at_cost[bps] for bps, of in (costs or {}).items()}
         if setup.portfolio.rules.fill == "next_open":
             curves[NEXT_CLOSE] = replay(self._at_close(judged.is_signed), setup, judged.held)
         if setup.index is not None:

@@ -16,7 +16,7 @@ from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from training.commands.table import run_defaults
 from training.evaluation.baselines import CHAMPION, NEXT_CLOSE, RANDOM, RESERVED
-from training.evaluation.compared import Baselines
+from training.evaluation.compared import Baselines, at_costs
 from training.evaluation.export import record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.nulls import Praise, redrawn
@@ -216,18 +216,18 @@ def judge(
     _require_judgeable(policies, split, spend_look, null)
     days, config = getattr(market.market.splits, split), market.config
     judging = judging or config.evaluation
-    tried, beside = max(variants, len(policies)), {}
+    tried = max(variants, len(policies))
     baselines = Baselines.fitted(market.market, market.planted_scores, config, days, judging, market.device)
     setup = replace(baselines.setup, borrow_bps=borrow_bps)
     accounts = {name: account_of(name, policy, setup, hold) for name, policy in policies.items()}
     if market.run is not None:
-        beside[CHAMPION] = account_of_agent(setup, market.run.champion)
+        accounts[CHAMPION] = account_of_agent(setup, market.run.champion)
+    costs = at_costs(setup, accounts)
     baselines, evaluations, draws = replace(baselines, setup=setup), {}, judging.random_pickers
-    for name, account in accounts.items():
-        others = {other: one for other, one in {**accounts, **beside}.items() if other != name}
-        played = baselines.beside(name, account, draws, named_generator(config.seed, "evaluation"), others)
+    for name, policy in policies.items():
+        played = baselines.beside(name, accounts, draws, named_generator(config.seed, "evaluation"), costs)
         # A policy that traded otherwise on these days is another one. Code is searched for leaks by other means.
-        digest = hashlib.sha256(account.curves.equity.round(2).tobytes()).hexdigest()[:8]
+        digest = hashlib.sha256(accounts[name].curves.equity.round(2).tobytes()).hexdigest()[:8]
         one = Evaluation(
             name=f"{name}-{digest}",
             split=split,
@@ -236,10 +236,10 @@ def judge(
             played=played,
             trials=tried,
             command=command,
-            has_code=not isinstance(policies[name], pd.DataFrame | Trades),
+            has_code=not isinstance(policy, pd.DataFrame | Trades),
         )
         if null:
-            one = replace(one, null=praise(one, policies[name], setup, null, draws, hold))
+            one = replace(one, null=praise(one, policy, setup, null, draws, hold))
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = record_look(one, Path(runs_dir))
@@ -260,7 +260,7 @@ def praise(
         except DataError:  # no scores differ, and nothing is claimed
             continue
         generator = named_generator(seed, "evaluation")
-        played = Baselines(again, {}).beside(name, account, draws, generator, costs_bps=())
+        played = Baselines(again, {}).beside(name, {name: account}, draws, generator)
         found = replace(evaluation, market=market, played=played).verdict
         told.append((found.has_skill, found.is_better_than_benchmark))
     return Praise(markets, *(sum(claims) for claims in zip(*told, strict=True)))
