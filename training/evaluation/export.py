@@ -23,7 +23,7 @@ from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.pages import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
-from training.forecasts.skill import HORIZONS
+from training.forecasts.skill import HORIZONS, clearest
 from utils.arrays import DateArray, Float64Array
 from utils.charts import number
 from utils.config.cli import command_line
@@ -84,10 +84,14 @@ def answer(evaluation: Evaluation, lines: Mapping[str, object] | None = None, wi
 
 def in_full(evaluation: Evaluation, lines: Mapping[str, object] | None = None) -> str:
     """Return the answer with all policies, tests, what to know before believing them, and the verdict, for files."""
-    measures = [
-        {"policy": name, **{METRICS[key].label: found[key].value for key in _SHOWN}}
-        for name, found in evaluation.policies.items()
-    ]
+    measures = list[dict[str, Any]]()
+    for name, found in evaluation.policies.items():
+        _, low, high = found["return"]
+        row = {"policy": name, **{METRICS[key].label: found[key].value for key in _SHOWN}}
+        row["return 95%"] = None if low is None else f"{low:+.2f} to {high:+.2f}"
+        sessions = clearest(ranks := evaluation.coefficients.get(name, {}))
+        row["rank IC (sessions)"] = sessions and f"{ranks[sessions].mean:.3f} ({sessions})"
+        measures.append(row)
     tables = (table(rows, list(rows[0])) for rows in (measures, part_rows(evaluation)))
     told = [*evaluation.caveats, f"verdict: {' '.join((*evaluation.warnings, evaluation.finding))}"]
     return "\n\n".join([answer(evaluation, lines, _UNBROKEN), *tables, "\n".join(told)])
