@@ -17,10 +17,9 @@ from benchmarks.learning.markets import PLANTED
 from benchmarks.learning.study import Record, Study, add_study_flags, each_seed, rate_words
 from benchmarks.learning.unseen import training_market
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import CHAMPION, RANDOM, RULE, planted_rules
+from training.evaluation.baselines import CHAMPION, RANDOM, RULE, BandRule, Tuning, planted_rules
 from training.evaluation.compared import Baselines
 from training.evaluation.play import Played, play_policy
-from training.evaluation.rules import BandRule, Tuning
 from training.evaluation.verdict import verdict
 from utils.arrays import Float64Array
 from utils.config.trader import Config

@@ -24,7 +24,18 @@ from tests.tiny import (
     world_of,
 )
 from training.evaluation import baselines
-from training.evaluation.baselines import CHAMPION, EQUAL, EQUAL_RISK, HOLD, INDEX, MOMENTUM, RANDOM, REVERSAL
+from training.evaluation.baselines import (
+    CHAMPION,
+    EQUAL,
+    EQUAL_RISK,
+    HOLD,
+    INDEX,
+    MOMENTUM,
+    RANDOM,
+    REVERSAL,
+    BandRule,
+    Tuning,
+)
 from training.evaluation.compared import Baselines, PlayedPolicies, at_costs, replay
 from training.evaluation.measures import estimates
 from training.evaluation.play import (
@@ -35,7 +46,6 @@ from training.evaluation.play import (
     play_policy,
     play_rules,
 )
-from training.evaluation.rules import BandRule, Tuning
 from utils.config.trader import EnvironmentConfig, Fill
 
 STEPS = 30

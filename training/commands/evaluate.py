@@ -21,8 +21,7 @@ from training.evaluation.judge import Evaluation
 from training.evaluation.play import account_of_agent
 from training.forecasts.skill import HORIZONS, clearest, rank_coefficients
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
-from training.policies.read import read_policy, read_rows, wide_table
-from training.policies.trades import Trades
+from training.policies.read import Trades, read_policy, read_rows, wide_table
 from training.run.market import require_past_columns
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside

@@ -25,6 +25,8 @@ from training.evaluation.baselines import (
     INDEX,
     NEXT_CLOSE,
     RANDOM,
+    BandRule,
+    Tuning,
     index_close,
     planted_rules,
     simple_rules,
@@ -32,7 +34,6 @@ from training.evaluation.baselines import (
 from training.evaluation.measures import EquityCurves
 from training.evaluation.nulls import Active
 from training.evaluation.play import Asked, EvaluationSetup, Played, play_held, play_rules
-from training.evaluation.rules import BandRule, Tuning
 from training.evaluation.supervised import fit_supervised
 from training.forecasts.skill import HORIZONS, returns_ahead
 from utils.arrays import Float64Array

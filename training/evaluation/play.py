@@ -22,9 +22,18 @@ from environment.benchmark import Benchmark
 from environment.portfolio import Policy, Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
-from training.evaluation.baselines import EQUAL, EQUAL_RISK, HOLD, LAST_DAYS, SURVIVORS, inverse_volatility
+from training.evaluation.baselines import (
+    EQUAL,
+    EQUAL_RISK,
+    HOLD,
+    LAST_DAYS,
+    SURVIVORS,
+    BandRule,
+    Tuning,
+    inverse_volatility,
+    numbers_of,
+)
 from training.evaluation.measures import EquityCurves
-from training.evaluation.rules import BandRule, Tuning, numbers_of
 from training.forecasts.skill import agent_scores
 from training.rollout import TABLE_BYTES, follow, roll_out
 from utils.arrays import Float64Array

@@ -15,7 +15,7 @@ from data.market import Market
 from environment.benchmark import Benchmark
 from environment.portfolio import Policy, Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.rules import NUMBERS, BandRule, Tuning
+from training.evaluation.baselines import NUMBERS, BandRule, Tuning
 from training.policies.accounts import (
     GivenWeights,
     is_weights,

@@ -16,11 +16,10 @@ from data.features.own import FIT_BEFORE, OwnFeature, audit_features, described,
 from data.market import Market
 from environment.portfolio import Policy, Portfolio
 from environment.trading_env import TradingEnvironment
+from training.evaluation.baselines import BandRule, Tuning
 from training.evaluation.play import EvaluationSetup, Played, play_policy
-from training.evaluation.rules import BandRule, Tuning
 from training.forecasts.look_ahead import require_past
-from training.policies.read import WEIGHTS, aligned, wide_table
-from training.policies.trades import GivenTrades, Trades
+from training.policies.read import WEIGHTS, GivenTrades, Trades, aligned, wide_table
 from utils.arrays import Float32Array, Float64Array
 from utils.errors import DataError
 from utils.tables import many
