@@ -21,6 +21,7 @@ from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError, LookAheadError
 from utils.progress import progress
 from utils.runs.devices import choose_threads
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 Array = NDArray[Any]
@@ -52,12 +53,12 @@ def run_audit(arguments: AuditArguments) -> None:
     finally:
         loading.setLevel(level)
     logger.info(
-        "run %s, champion of generation %d: features, forecasts, observations and orders up to %d random days are "
-        "equal bit for bit with all later data cut, poisoned and scaled; %d futures",
+        "run %s, champion of generation %d: features, forecasts, observations and orders up to %s are "
+        "equal bit for bit with all later data cut, poisoned and scaled; %s",
         run.path,
         run.generation,
-        arguments.days,
-        futures,
+        many(arguments.days, "random day"),
+        many(futures, "future"),
     )
 
 

@@ -27,6 +27,7 @@ from utils.jobs.job import Job, require_all
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.find import SUMMARY
 from utils.runs.run_log import REPORT
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*", REPORT)
@@ -70,7 +71,7 @@ def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits
     if not is_begun:
         record_or_pin_market(path, market, folds[-1])
     first, last = market.dates[folds[0].holdout.first], market.dates[folds[-1].holdout.last]
-    logger.info("walk-forward test %s: %d folds, test days from %s to %s", path, len(folds), first, last)
+    logger.info("walk-forward test %s: %s, test days from %s to %s", path, many(len(folds), "fold"), first, last)
     return folds
 
 

@@ -32,7 +32,7 @@ from training.evaluation.measures import Estimate, estimates
 from training.evaluation.nulls import Praise
 from training.evaluation.verdict import FoldResult, Lead, Overfitting, Verdict, verdict, yearly
 from training.forecasts.look_ahead import LookAhead, look_ahead
-from training.forecasts.skill import Coefficient, clearest, explained_share, rank_coefficients
+from training.forecasts.skill import Coefficient, explained_share, rank_coefficients
 from utils import metrics
 from utils.arrays import Float64Array
 from utils.config.trader import Config
@@ -68,8 +68,6 @@ _POSITION_COLUMNS = (
     *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
     *("costs", "profit", "fills", "reason"),
 )
-_DECIDING, _NOTHING = 6, 0.0005
-"""Inputs that are named as those that decide, and what none of them may be worth."""
 DISGUISE = 0.02
 """Active share below which a policy is another one in disguise."""
 TOO_GOOD = 0.25
@@ -228,15 +226,6 @@ class Evaluation:
     def coefficients(self) -> dict[str, dict[int, Coefficient]]:
         """Return the rank information coefficients of all scores, by policy and by sessions of the returns."""
         return {name: rank_coefficients(scores, self.played.ahead) for name, scores in self.played.scores.items()}
-
-    @property
-    def importance_sentence(self) -> str:
-        """Name the inputs that decide, with the rank correlation that is lost without their values; empty for none."""
-        worth = [f"{name} {lost:.3f}" for name, lost in [*self.importance.items()][:_DECIDING] if lost > _NOTHING]
-        if not worth:
-            return ""
-        ahead = many(clearest(self.coefficients[self.judged]) or 0, "session")
-        return f"by rank correlation with returns of {ahead} lost when shuffled: {', '.join(worth)}"
 
     @cached_property
     def explained(self) -> float:

@@ -160,7 +160,7 @@ class Verdict:
             name, test, among = self.best_baseline
             low, high = test.interval
             interval = f"{test.mean:+.1f}, interval {low:+.1f} to {high:+.1f}"
-            said.append(f"{outcome(test)} {name} ({interval}), best of {among} baselines")
+            said.append(f"{outcome(test)} {name} ({interval}), best of {many(among, 'baseline')}")
         allowed = f"; of {self.trials:,} trials" if self.trials > 1 else ""
         return f"{'; '.join(said)} (% a year{allowed})."
 

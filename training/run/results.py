@@ -130,7 +130,6 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     runs = [] if run.path.parent == RUNS else ["--runs-dir", str(run.path.parent)]
     lines = {"page": run.path / REPORT, "next": command_line("signals", "--run", run.name, *runs)}
     further = {
-        "decides": evaluation.importance_sentence,
         "checkpoint": run.path / CHECKPOINTS / generation_name(trainer.generation),
         "": command_line("walk-forward", "--config", str(run.path / SETTINGS), *runs),
     }
