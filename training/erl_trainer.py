@@ -25,7 +25,7 @@ from models import ddpg
 from models.ddpg import LOSSES
 from models.ddpg_agent import HISTORY, DDPGAgent
 from models.evidence import Evidence
-from models.evolution import next_generation
+from models.evolution import believed_genes, next_generation
 from models.policy import Forecasts
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
@@ -207,7 +207,8 @@ class ERLTrainer:
             "require": (float(evidence.is_significant), float(evidence.is_timing_significant)),
         }
         shrink, timing = believed[self.evaluation.evidence]
-        return replace(champion, evidence=evidence, shrink=shrink, timing=timing, usual=self._usual(champion))
+        own, usual = believed_genes(champion.genes, shrink, timing), self._usual(champion)
+        return replace(champion, genes=own, evidence=evidence, shrink=shrink, timing=timing, usual=usual)
 
     def _usual(self, agent: DDPGAgent) -> float:
         """Return the usual level of an agent's scores."""
@@ -216,7 +217,8 @@ class ERLTrainer:
     def _as_champion(self, agent: DDPGAgent, name: str) -> DDPGAgent:
         """Return an agent that is followed as far as the champion is, on the champion's evidence."""
         champion, usual = self.champion, self._usuals.get(name)
-        known = {name: getattr(champion, name) for name in ("evidence", "shrink", "timing")}
+        known: dict[str, Any] = {name: getattr(champion, name) for name in ("evidence", "shrink", "timing")}
+        known["genes"] = believed_genes(agent.genes, champion.shrink, champion.timing)
         return replace(agent, usual=self._usual(agent) if usual is None else usual, **known)
 
     @property
