@@ -19,7 +19,7 @@ from data.features.impulses.terms import SESSIONS
 from data.features.nine import CLOSE, OPEN
 from data.features.products import CLIP, Products
 from data.features.products import FORECASTS as PRODUCTS
-from data.features.responses import FORECASTS, Responses, up_to_the_last
+from data.features.responses import EVENT_SESSIONS, Responses, up_to_the_last
 from data.features.rows import LARGEST, Blocks, InputRows
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array
@@ -35,9 +35,9 @@ _SIZES = {
     **{f"own {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
     **{f"market {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
     "volatility": 1,
-    "events": len(FORECASTS) - 3,
-    "leaders": 1,
-    "states": 1,
+    "events": len(EVENT_SESSIONS),
+    "leaders": 2,
+    "states": 2,
     "pairs": 1,
     "deviations": 1,
 }

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from data.features.bank import exponential_mean, log_returns, stock_blocks
 from data.features.impulses.leaders import after_leaders, leader_terms
 from data.features.impulses.pairs import after_pairs, pair_terms
-from data.features.impulses.terms import SESSIONS, bound, last_sum, ratio
+from data.features.impulses.terms import SESSIONS, bound, last_sum, later, ratio
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.threads import in_order
 
 EVENT_SESSIONS = (1, 3, 20)
 """Horizons over which responses to events are summed: they separate a jump that reverts from a drift that lasts."""
-FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leaders", "states", "pairs")
+FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leader", "leaders", "state", "states", "pairs")
 """Names of the last axis of `Responses.forecast`."""
 EVENT_EDGES = (-6.0, -4.0, -3.0, -2.75, -2.5, -2.25, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 4.0, 6.0)
 """Edges of the bins of own moves, in standard deviations: finer in the tails, where responses start at an unknown
@@ -115,10 +115,10 @@ class Responses:
     def forecaster(
         self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
     ) -> Callable[[slice], Float32Array]:
-        """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 6) by `FORECASTS`.
+        """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 8) by `FORECASTS`.
 
-        Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; all others: over the next
-        20, scaled by that of the learned days. Row t depends on closes up to t only. The columns of `close` are those
+        Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; leaders and states: over the
+        next session and the next 20, pairs: over 20, scaled by that of the learned days. Row t depends on closes up to t only. The columns of `close` are those
         of the fit.
 
         Args:
@@ -139,11 +139,14 @@ class Responses:
             events = self._after_events(returns, is_move, days)
             forecast = np.empty((*events.shape[:2], len(FORECASTS)), dtype=np.float32)
             forecast[..., : len(EVENT_SESSIONS)] = events
-            forecast[..., -3] = self.scale[columns] * self._after_leaders(leaders, context, block)[days]
-            after_states = np.zeros(moves.shape)
+            scale = self.scale[columns][:, None]
+            forecast[..., -5:-3] = scale * self._after_leaders(leaders, context, block)[days]
+            after_states = np.zeros((*moves.shape, 2))
             for sessions, weight in trends:
-                after_states += last_sum(moves * weight[:, None], sessions)
-            forecast[..., -2] = self.scale[columns] * after_states[days]
+                answers = moves * weight[:, None]
+                after_states[..., 0] += later(answers, sessions - 1)
+                after_states[..., 1] += last_sum(answers, sessions)
+            forecast[..., -3:-1] = scale * after_states[days]
             forecast[..., -1] = self.scale[columns] * self._after_pairs(close, investable, market, block)[days]
             forecast *= 100.0
             return forecast
@@ -171,7 +174,7 @@ class Responses:
         return total
 
     def _after_leaders(self, leaders: Float64Array, context: Int64Array, block: slice) -> Float64Array:
-        """Sum the future answers of a block of stocks to past moves of (days, context) leaders: (days, stocks)."""
+        """Sum the future answers of a block of stocks to past moves of (days, context) leaders: (days, stocks, 2)."""
         sessions, stock, column = self.leader_terms.T
         is_here = (stock >= block.start) & (stock < block.stop)
         terms = np.column_stack((sessions, stock - block.start, np.searchsorted(context, column)))[is_here]

@@ -20,7 +20,7 @@ from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 pytestmark = pytest.mark.filterwarnings("error")
-EVENT, LEADERS, STATES = slice(0, 3), 3, 4
+EVENT, LEADER, LEADERS, STATE, STATES = slice(0, 3), 3, 4, 5, 6
 
 
 def prices(returns: np.ndarray) -> np.ndarray:
@@ -178,6 +178,9 @@ def test_leaders_and_states_forecast_what_is_still_to_be_answered(seed: int, lag
         answered = slice(max(0, day + 1 - lag), day + 1)
         np.testing.assert_allclose(forecast[day, :, STATES], -0.3 * product[answered].sum(axis=0), atol=1e-4)
         assert forecast[day, 1, LEADERS] == pytest.approx(0.5 * moves[answered, 3].sum(), abs=1e-4)
+        due = slice(max(0, day + 1 - lag), max(0, day + 2 - lag))  # in the next session
+        np.testing.assert_allclose(forecast[day, :, STATE], -0.3 * product[due].sum(axis=0), atol=1e-4)
+        assert forecast[day, 1, LEADER] == pytest.approx(0.5 * moves[due, 3].sum(), abs=1e-4)
     assert not forecast[:, 0, LEADERS].any() and not forecast[..., EVENT].any()
 
 

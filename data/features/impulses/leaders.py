@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data.features.impulses.terms import SESSIONS, autocorrelated_t, bound, last_sum, ratio
+from data.features.impulses.terms import SESSIONS, autocorrelated_t, bound, last_sum, later, ratio
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
 _LAGS = range(1, SESSIONS + 1)
@@ -85,18 +85,22 @@ def _summed_terms(answers: Float32Array, leaders: Float32Array, single: Float32A
 
 
 def after_leaders(moves: Float64Array, stocks: int, terms: Int64Array, loadings: Float64Array) -> Float64Array:
-    """Sum the answers that past (days, columns) moves have over the next sessions: (days, stocks), row t from moves up
-    to t only."""
-    total = np.zeros((len(moves), stocks))
+    """Sum the answers that past (days, columns) moves have in the next session, and over all that follow: (days,
+    stocks, 2), row t from moves up to t only."""
+    total = np.zeros((len(moves), stocks, 2))
     for sessions in np.unique(terms[:, 0]):
         is_now = terms[:, 0] == sessions
         _, stock, column = terms[is_now].T
         weights = np.zeros((moves.shape[1], stocks))
         weights[column, stock] = loadings[is_now]
         if sessions <= SESSIONS:
-            total += last_sum(moves @ weights, sessions)
+            answers = moves @ weights
+            total[..., 0] += later(answers, sessions - 1)
+            total[..., 1] += last_sum(answers, sessions)
         else:
-            total += _later(moves, sessions - SESSIONS - 1) @ weights
+            answers = later(moves, sessions - SESSIONS - 1) @ weights
+            total[..., 0] += last_sum(answers, SESSIONS) / SESSIONS
+            total[..., 1] += answers
     return total
 
 
@@ -123,18 +127,11 @@ def _take(left: Float32Array, is_own: BoolArray, leaders: Float32Array, term: Te
     sessions, stock, column = term
     cause = leaders[:, column : column + 1].astype(np.float64)
     if sessions <= SESSIONS:
-        past, square = _later(cause, sessions), _later(cause**2, sessions)
+        past, square = later(cause, sessions), later(cause**2, sessions)
     else:
-        past, square = (_later(last_sum(series, SESSIONS), sessions - SESSIONS) for series in (cause, cause**2))
+        past, square = (later(last_sum(series, SESSIONS), sessions - SESSIONS) for series in (cause, cause**2))
         square /= SESSIONS
     past, square, is_known = past[:, 0], square[:, 0], is_own[:, stock]
     product = float(left[:, stock] @ past)
     left[:, stock] -= is_known * past * (product / (is_known @ past**2))
     return product / float(is_known @ square)
-
-
-def _later(values: Float64Array, days: int) -> Float64Array:
-    """Return values shifted to later days, 0 before."""
-    later = np.zeros(values.shape)
-    later[days:] = values[: len(values) - days]
-    return later

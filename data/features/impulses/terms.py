@@ -34,6 +34,13 @@ def last_sum(values: Float64Array, days: int) -> Float64Array:
     return total
 
 
+def later(values: Float64Array, days: int) -> Float64Array:
+    """Return values shifted to later days, 0 before."""
+    later = np.zeros(values.shape)
+    later[days:] = values[: len(values) - days]
+    return later
+
+
 def autocorrelated_t(products: Float64Array) -> float:
     """Return the t-statistic of a sum of (days,) products, whose errors may be autocorrelated.
 
