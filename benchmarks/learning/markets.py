@@ -40,7 +40,7 @@ from benchmarks.learning.unseen import (
 )
 from benchmarks.trainers import build_trainer, run_generation
 from data.market import Market
-from data.synthetic.planted import PLANTED_KINDS
+from data.synthetic.kinds import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from data.features.wide import WideBars
-from data.synthetic.planted import PLANTED_KINDS
+from data.synthetic.kinds import PLANTED_KINDS
 from training.api import load_market
 from training.policies.planted import planted_shares
 from training.policies.read import long_rows

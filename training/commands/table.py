@@ -287,7 +287,7 @@ def help_lists(name: str, is_whole: bool) -> Lists:
     commands = {"commands, each with a --help of its own (train may be left out)": texts, "examples": EXAMPLES}
     if not is_whole:
         return commands
-    from data.synthetic.planted import PLANTED_KINDS  # takes long where no kind is needed
+    from data.synthetic.kinds import PLANTED_KINDS  # takes long where no kind is needed
 
     kinds = {name: kind.structure for name, kind in PLANTED_KINDS.items()}
     return {

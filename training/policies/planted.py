@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from data.synthetic.planted import PLANTED_KINDS
+from data.synthetic.kinds import PLANTED_KINDS
 from training.evaluation.baselines import RULE
 from training.evaluation.play import Played, play_held, play_rules
 from training.evaluation.stage import stage_of

@@ -27,7 +27,7 @@ class StudyArguments:
 def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `default_settings`; ConfigError for an unknown kind of market."""
     if "synthetic.kind" in stated:
-        from data.synthetic.planted import planted_kind  # takes long where no kind is needed
+        from data.synthetic.kinds import planted_kind  # takes long where no kind is needed
 
         planted_kind(stated["synthetic.kind"])
     return default_settings(stated)

@@ -1,4 +1,12 @@
-"""Lead-lag and crowd: columns that may not be bought lead groups of stocks."""
+"""Lead-lag and leak: what a column that may not be bought tells of stocks, honestly or not.
+
+Lead-lag: half of the stocks answer the column's moves some sessions later. Leak: the column's move tells what is to
+come, as a column that was built from future prices does. There, one factor, independent from day to day, moves all
+stocks: each answers by a loading of its own, half of them upwards and half downwards. Nothing of the past tells the
+factor's next value. The column's log return today is a fixed share of the factor's sum over 20 coming sessions, plus
+noise; since features are relative to the previous close, this move is what a close tells. Times a stock's loading it is
+the sign and the rough size of that stock's next 20 sessions.
+"""
 
 import math
 from collections.abc import Callable
@@ -10,83 +18,109 @@ from data.synthetic.law import PlantedKind, register, sum_ahead
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
+LEAD_LAG = 15
+"""Sessions between a leader's move and the answer."""
 LEAD_NOISE_RATIO = 4.0
 """A leader's noise, in daily noises of a stock: it can be told from the other columns by this."""
 LEAD_FACTOR_SHARE = 0.8
 """Share of a leader's variance that its followers answer to; the rest is its own."""
 
 
-def leaders(
-    lags: tuple[int, ...],
-    loading: float,
-    leader: Callable[[int], npt.NDArray[np.int64]],
-    bystanders: Callable[[SyntheticConfig], int] = lambda config: 0,
-) -> PlantedKind:
-    """Return the law of context columns of which the first ones lead a group of stocks each.
+def leader(loading: float, followers: Callable[[int], npt.NDArray[np.int64]]) -> PlantedKind:
+    """Return the law of a context column that leads some stocks.
 
     Args:
-        lags: the followers of each leader answer its moves this many sessions later.
         loading: their answer, as a share of that part of its return.
-        leader: from the number of stocks, each stock's leader; -1: none.
-        bystanders: context columns, as noisy as stocks, that lead nothing.
+        followers: from the number of stocks, their columns.
     """
 
-    def groups(stocks: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
-        return [(lag, np.flatnonzero(leader(stocks) == place)) for place, lag in enumerate(lags)]
-
-    def noise_ratios(config: SyntheticConfig) -> tuple[float, ...]:
-        return (LEAD_NOISE_RATIO,) * len(lags) + (1.0,) * bystanders(config)
-
     def drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
-        variance, longest = (LEAD_NOISE_RATIO * config.daily_noise) ** 2, max(lags)
+        variance = (LEAD_NOISE_RATIO * config.daily_noise) ** 2
         spread = math.sqrt(LEAD_FACTOR_SHARE * (1.0 - LEAD_FACTOR_SHARE) * variance)
-        # Drawn also for the days before the first, which their followers still answer to.
-        normal = generator.standard_normal((longest - 1 + len(specific), len(lags)))
-        before = math.sqrt(LEAD_FACTOR_SHARE * variance) * normal[: longest - 1]
-        moves = specific[:, config.stocks : config.stocks + len(lags)]
-        factor = np.concatenate((before, LEAD_FACTOR_SHARE * moves + spread * normal[longest - 1 :]))
+        # Drawn also for the days before the first, which followers still answer to.
+        normal = generator.standard_normal(LEAD_LAG - 1 + len(specific))
+        before = math.sqrt(LEAD_FACTOR_SHARE * variance) * normal[: LEAD_LAG - 1]
+        factor = np.concatenate((before, LEAD_FACTOR_SHARE * specific[:, -1] + spread * normal[LEAD_LAG - 1 :]))
         answers = np.zeros(specific.shape)
-        for place, (lag, followers) in enumerate(groups(config.stocks)):
-            answers[:, followers] = (loading * factor[longest - lag :, place][: len(specific)])[:, None]
+        answers[:, followers(config.stocks)] = loading * factor[: len(specific), None]
         return answers
 
     def variance(config: SyntheticConfig, sessions: int) -> Float64Array:
-        ratios = np.array([*[1.0] * config.stocks, *noise_ratios(config)])
-        answers = np.zeros(len(ratios))
-        answers[: config.stocks][leader(config.stocks) >= 0] = loading**2 * LEAD_FACTOR_SHARE
+        ratios, answers = np.array([*[1.0] * config.stocks, LEAD_NOISE_RATIO]), np.zeros(config.stocks + 1)
+        answers[followers(config.stocks)] = loading**2 * LEAD_FACTOR_SHARE
         return config.daily_noise**2 * (ratios**2 + answers * LEAD_NOISE_RATIO**2) * sessions
 
     def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
         scores = np.zeros(returns.shape)
-        for place, (lag, followers) in enumerate(groups(config.stocks)):
-            answer = loading * LEAD_FACTOR_SHARE * returns[:, config.stocks + place]
-            due = np.concatenate((np.zeros(lag - 1), answer))  # row t: what is answered on day t + 1
-            scores[:, followers] = sum_ahead(due, min(holding_days, lag))[: len(returns), None]
+        answer = loading * LEAD_FACTOR_SHARE * returns[:, -1]
+        due = np.concatenate((np.zeros(LEAD_LAG - 1), answer))  # row t: what is answered on day t + 1
+        ahead = sum_ahead(due, min(holding_days, LEAD_LAG))[: len(returns)]
+        scores[:, followers(config.stocks)] = ahead[:, None]
         return scores
 
     def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
         # Those after the last day of the market are left out.
-        scores = np.zeros(drift.shape)
-        for lag, followers in groups(config.stocks):
-            scores[:, followers] = sum_ahead(drift[:, followers], min(holding_days, lag))
-        return scores
+        return sum_ahead(drift, min(holding_days, LEAD_LAG))
 
-    return PlantedKind(drift, variance, rule, oracle, context_noise_ratios=noise_ratios)
+    return PlantedKind(drift, variance, rule, oracle, context_noise_ratios=(LEAD_NOISE_RATIO,))
 
 
 register(
     "lead-lag",
     "a column that may not be bought leads half of the stocks",
-    leaders((15,), loading=0.3, leader=lambda stocks: np.where(np.arange(stocks) < (stocks + 1) // 2, 0, -1)),
+    leader(loading=0.3, followers=lambda stocks: np.arange((stocks + 1) // 2)),
 )
-# Five leaders among six and a half context columns a stock, 300 columns in all with 40 stocks; all stocks follow.
+
+LEAK_SESSIONS = 20
+"""Sessions that a move of the column tells."""
+LEAK_FACTOR_RATIO = 0.5
+"""Standard deviation of the factor on a day, in daily noises of a stock."""
+LEAK_SHARE = 0.25
+"""The column's move by a coming sum of the factor of 1."""
+LEAK_NOISE_RATIO = 0.2
+"""The column's noise, in daily noises of a stock: an eighth of the variance of what its moves tell."""
+_LOADINGS = (1.5, 0.5)
+"""Sizes of the loadings of the first and the last stock."""
+
+
+def _loadings(config: SyntheticConfig) -> Float64Array:
+    """Return the (stocks,) answers to a factor of 1."""
+    sign = np.where(np.arange(config.stocks) % 2 == 0, 1.0, -1.0)
+    return sign * np.linspace(*_LOADINGS, config.stocks)
+
+
+def _leak_drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+    factor = LEAK_FACTOR_RATIO * config.daily_noise * generator.standard_normal(len(specific) + LEAK_SESSIONS)
+    told = np.convolve(factor, np.ones(LEAK_SESSIONS), mode="valid")[1:]
+    return np.column_stack((factor[: len(specific), None] * _loadings(config), LEAK_SHARE * told))
+
+
+def _leak_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
+    # Each value of the factor is in as many of the column's moves as windows of both lengths overlap.
+    overlaps = np.convolve(np.ones(sessions), np.ones(LEAK_SESSIONS))
+    column = (LEAK_FACTOR_RATIO * LEAK_SHARE) ** 2 * float(overlaps @ overlaps) + LEAK_NOISE_RATIO**2 * sessions
+    stocks = (1.0 + (LEAK_FACTOR_RATIO * _loadings(config)) ** 2) * sessions
+    return config.daily_noise**2 * np.append(stocks, column)
+
+
+def _leak_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+    # By least squares.
+    daily = LEAK_FACTOR_RATIO**2
+    variance = LEAK_SESSIONS * LEAK_SHARE**2 * daily + LEAK_NOISE_RATIO**2
+    slope = min(holding_days, LEAK_SESSIONS) * LEAK_SHARE * daily / variance
+    told = slope * returns[:, -1]
+    return np.column_stack((told[:, None] * _loadings(config), np.zeros(len(told))))
+
+
+def _leak_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+    # Those after the last day of the market are left out.
+    scores = sum_ahead(drift, min(holding_days, LEAK_SESSIONS))
+    scores[:, -1] = 0.0
+    return scores
+
+
 register(
-    "crowd",
-    "five of 260 context columns lead a group of stocks each, at lags of their own",
-    leaders(
-        (8, 10, 12, 14, 16),
-        loading=0.15,
-        leader=lambda stocks: np.arange(stocks) % 5,
-        bystanders=lambda config: max(0, 13 * config.stocks // 2 - 5),
-    ),
+    "leak",
+    "a context column's move tells the factor of the next 20 sessions, which stocks answer up or down",
+    PlantedKind(_leak_drift, _leak_variance, _leak_rule, _leak_oracle, context_noise_ratios=(LEAK_NOISE_RATIO,)),
 )

@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 
 from data.synthetic.kinds.drifts import BURSTS, MOMENTUM
-from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_NOISE_RATIO, leaders
+from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO, leader
 from data.synthetic.kinds.nonlinear import RING
 from data.synthetic.kinds.regime import Regimes
 from data.synthetic.law import PlantedKind, register
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
-MIXED_LAG, MIXED_LOADING = 15, 0.15
-_LEAD = leaders((MIXED_LAG,), MIXED_LOADING, leader=lambda stocks: np.where(np.arange(stocks) % 2 == 0, 0, -1))
+MIXED_LOADING = 0.15
+_LEAD = leader(MIXED_LOADING, followers=lambda stocks: np.arange(0, stocks, 2))
 TURBULENCE = Regimes(drift=1.0, sessions=250.0)
 """Turbulent times are the rising regime; its drift is the unit of the evidence."""
 CALM = 0.6
@@ -39,13 +39,13 @@ def _level(balance: Float64Array) -> Float64Array:
 
 
 def _drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
-    factor = _FACTOR_RATIO * config.daily_noise * generator.standard_normal(MIXED_LAG + len(specific))
+    factor = _FACTOR_RATIO * config.daily_noise * generator.standard_normal(LEAD_LAG + len(specific))
     drift = np.zeros(specific.shape)
     for law, stocks in _groups(specific.shape[1]):
         drift[:, stocks] = law.latent_drift(config, specific[:, stocks], generator)
     drift[:, : config.stocks : 2] += MIXED_LOADING * factor[: len(specific), None]
     # The factor is the column's drift, and only the rest of its moves noise: it tells the oracle the coming answers.
-    drift[:, -1] = factor[MIXED_LAG:]
+    drift[:, -1] = factor[LEAD_LAG:]
     return drift
 
 
@@ -73,7 +73,7 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
 def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
     """Tell a follower's own drift from its answers by the column's drift, which is what they answer to."""
     followers = slice(0, config.stocks, 2)
-    answers = np.concatenate((np.zeros(MIXED_LAG), MIXED_LOADING * drift[:, -1]))
+    answers = np.concatenate((np.zeros(LEAD_LAG), MIXED_LOADING * drift[:, -1]))
     # Times may have changed since the column moved: by the ratio that explains the followers best.
     changed = answers[: len(drift), None] * np.array([1.0, CALM / TURBULENT, TURBULENT / CALM])
     left = np.stack([np.square(drift[:, followers] - answer[:, None]).sum(axis=1) for answer in changed.T])
@@ -81,7 +81,7 @@ def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> 
     specific[:, followers] -= np.take_along_axis(changed, left.argmin(axis=0)[:, None], axis=1)
     for law, stocks in _groups(drift.shape[1]):
         scores[:, stocks] = law.oracle(config, specific[:, stocks], holding_days)
-    for ahead in range(min(holding_days, MIXED_LAG + 1)):
+    for ahead in range(min(holding_days, LEAD_LAG + 1)):
         scores[:, followers] += answers[ahead : ahead + len(drift), None]
     return scores
 
@@ -94,7 +94,7 @@ register(
         _variance,
         _rule,
         _oracle,
-        context_noise_ratios=lambda config: (LEAD_NOISE_RATIO * math.sqrt(1.0 - LEAD_FACTOR_SHARE),),
+        context_noise_ratios=(LEAD_NOISE_RATIO * math.sqrt(1.0 - LEAD_FACTOR_SHARE),),
         volatility=lambda config, rng: _level(TURBULENCE.directions(config.days + 1, rng)),
     ),
 )

@@ -1,14 +1,11 @@
-"""Regime: all stocks rise or all fall. Interaction: stocks repeat or undo their own moves by a context column's regime.
-
-In an interaction neither a stock's own moves nor the column's say anything alone; their product does.
-"""
+"""Regime: all stocks rise or all fall."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import PlantedKind, fading_oracle, fading_sum, foreseen_oracle, register, sum_ahead
+from data.synthetic.law import PlantedKind, fading_oracle, fading_sum, register
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
@@ -96,57 +93,4 @@ register(
     "regime",
     "all stocks rise or all fall",
     PlantedKind(_drift, _variance, _rule, fading_oracle(REGIMES.log_persistence), REGIME_COMMON_SHARE),
-)
-
-INTERACTION_SESSIONS = 15
-"""Sessions between a move and its answer."""
-INTERACTION_LOADING = 0.35
-"""The answer, as a share of the stock's specific noise."""
-INTERACTION_REGIMES = Regimes(drift=0.015, sessions=50.0)
-"""Of the context column."""
-INTERACTION_NOISE_RATIO = 2.0
-"""The context column's noise, in daily noises of a stock."""
-
-
-def _interaction_drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
-    history = INTERACTION_SESSIONS - 1
-    before = config.daily_noise * generator.standard_normal((history, config.stocks))
-    direction = INTERACTION_REGIMES.directions(history + len(specific) + 1, generator)[:, None]
-    moves = np.concatenate((before, specific[:, :-1])) * direction[:-1]
-    context = INTERACTION_REGIMES.drift * direction[history + 1 :]
-    return np.concatenate((INTERACTION_LOADING * moves[: len(specific)], context), axis=1)
-
-
-def _interaction_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
-    # A move and its answer are uncorrelated, since the direction is as likely either way.
-    variance = np.full(config.stocks + 1, config.daily_noise**2 * sessions)
-    variance[:-1] *= 1.0 + INTERACTION_LOADING**2
-    variance[-1] *= INTERACTION_NOISE_RATIO**2
-    variance[-1] += 2.0 * INTERACTION_REGIMES.log_mean_growth(sessions)
-    return variance
-
-
-def _interaction_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-    """Sum the answers to come: a move is what a return has beyond the answer expected on its day."""
-    noise = (INTERACTION_NOISE_RATIO * config.daily_noise) ** 2
-    # What is known of the day itself, not of the next.
-    direction = INTERACTION_REGIMES.balance(returns[:, -1], noise) / np.exp(INTERACTION_REGIMES.log_persistence)
-    answer = np.zeros((len(returns) + INTERACTION_SESSIONS, config.stocks))
-    for day in range(len(returns)):
-        move = returns[day, :-1] - answer[day]
-        answer[day + INTERACTION_SESSIONS] = INTERACTION_LOADING * direction[day] * move
-    answers = np.pad(answer[1:], ((0, 0), (0, 1)))
-    return sum_ahead(answers, min(holding_days, INTERACTION_SESSIONS))[: len(returns)]
-
-
-register(
-    "interaction",
-    "stocks repeat moves made while a context column rose, and undo the others",
-    PlantedKind(
-        _interaction_drift,
-        _interaction_variance,
-        _interaction_rule,
-        foreseen_oracle(INTERACTION_SESSIONS),
-        context_noise_ratios=lambda config: (INTERACTION_NOISE_RATIO,),
-    ),
 )
