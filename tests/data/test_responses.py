@@ -86,7 +86,7 @@ def leak(generator: np.random.Generator, days: int) -> np.ndarray:
 
 
 def states(generator: np.random.Generator, days: int) -> np.ndarray:
-    """Returns of 40 stocks that repeat a move after 15 sessions, or undo it if a column fell then, and of the column."""
+    """Returns of stocks that repeat a move after 15 sessions, or undo it if a column fell then; and of the column."""
     moves = generator.standard_normal((days, 41))
     direction = np.sign(generator.standard_normal(days // 50 + 1)).repeat(50)[:days, None]
     returns = moves.copy()

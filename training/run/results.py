@@ -20,8 +20,8 @@ from training.run.status import generation_row, result_block, status_block
 from utils.charts import memory_chart
 from utils.config.trader import Config
 from utils.errors import ConfigError
+from utils.memory.census import count_living
 from utils.memory.guard import keep_freed_memory, peak_rss_mb, release_free_memory
-from utils.memory.living import count_living
 from utils.memory_profiler import BASELINE, GENERATION, get_profiler
 from utils.pictures import draw_charts
 from utils.runs.checkpoint import generation_name, list_checkpoints
