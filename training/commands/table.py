@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from training.paper.arguments import (
     PaperArguments,
     PaperGoArguments,
@@ -20,6 +19,7 @@ from training.paper.arguments import (
 from training.run.arguments import StudyArguments, run_defaults
 from utils.config import kinds
 from utils.config.cli import DEFAULT_COMMAND, Command, Lists, in_short
+from utils.config.fuel_breaks import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
 from utils.config.trader import Config, EnvironmentConfig, Rivals
@@ -321,8 +321,8 @@ COMMANDS = {
     "paper go": Command(PaperGoArguments, "training.commands.paper:run_go"),
     "paper rename": Command(PaperRenameArguments, "training.commands.paper:run_rename"),
     "paper replay": Command(PaperReplayArguments, "training.commands.paper:run_replay"),
-    "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train"),
-    "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),
-    "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),
+    "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.commands:run_train"),
+    "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.commands:run_evaluation"),
+    "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.commands:run_show"),
 }
 """A command by its name, a word or two; the function is imported only when the command runs."""

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from data.fuel_breaks.landscape import Tile
+from data.fuel_breaks import Tile
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
-from models.fuel_breaks.q_network import SYMMETRIES
+from models.fuel_breaks import SYMMETRIES
 from training.fuel_breaks import policies
-from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import judging_environment, spaced
 from training.fuel_breaks.replay import Replay, ReplaySample, Rows, centre_by_group, n_step_returns
 from utils.arrays import BoolArray, Float64Array, Int64Array
+from utils.config.fuel_breaks import FuelBreakRunConfig
 from utils.memory.guard import MIB
 from utils.memory_profiler import clean_up, gpu_memory
 from utils.runs.seeding import named_generator
