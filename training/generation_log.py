@@ -88,7 +88,7 @@ class GenerationLog:
             self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + time.perf_counter() - ended
             # To look at all objects takes about a second.
             is_suspect = self.counts and name == "evolve" and self.profiler.is_growing()
-            self.profiler.log_memory(f"Gen {self.generation}: After {method}", show_objects=is_suspect, counts=True)
+            self.profiler.log_memory(f"Gen {self.generation}: After {method}", show_objects=is_suspect)
 
     def learning(self, played: PopulationResults, population: Population, noise: float) -> dict[str, float]:
         """Return what the elites earn, what capital is worth to them, and the diversity of the population."""

@@ -23,8 +23,7 @@ from training.run.market import data_loader, market_of_run
 from training.run.results import FILES, RESULTS, finish, is_complete, log_baseline, report_generation
 from training.run.session import open_session
 from training.run.status import market_lines, opening_line, terminal_header
-from utils.cloud.settings import open_cloud
-from utils.cloud.store import ObjectStore
+from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.trader import Config
 from utils.memory_profiler import get_profiler
 from utils.runs.checkpoint import list_checkpoints

@@ -49,7 +49,7 @@ from training.evaluation.rules import Tuning
 from training.evaluation.supervised import SupervisedBaseline, fit_supervised, fit_trees
 from training.forecasts.training_days import TrainingDays
 from utils.config.trader import Config
-from utils.runs.seeding import named_generator, seed_everything
+from utils.runs.devices import named_generator, seed_everything
 
 logger = logging.getLogger(__name__)
 KINDS = tuple(PLANTED_KINDS)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from data.synthetic.built_in import synthetic_market
 from data.synthetic.kinds import PLANTED_KINDS, oracle_scores, rule_scores
-from data.synthetic.kinds.drifts import StateSpace, momentum_space, transient_space
-from data.synthetic.kinds.regime import REGIME_COMMON_SHARE, REGIMES
+from data.synthetic.kinds.drifts import REGIME_COMMON_SHARE, REGIMES, StateSpace, momentum_space, transient_space
 from tests.data.test_synthetic import KINDS, standard_error
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig

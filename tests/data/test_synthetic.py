@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from data.loader import StockDataLoader
 from data.synthetic.built_in import bars_frame, synthetic_market
 from data.synthetic.kinds import PLANTED_KINDS, rule_scores
-from data.synthetic.kinds.lead import LEAD_LAG
-from data.synthetic.kinds.mixed import MIXED_LOADING
+from data.synthetic.kinds.columns import LEAD_LAG, MIXED_LOADING
 from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.law import FAIR_SESSIONS
 from utils.arrays import Float64Array

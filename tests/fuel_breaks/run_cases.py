@@ -16,7 +16,7 @@ from training.fuel_breaks.dqn_trainer import DQNTrainer
 from utils.arrays import BoolArray
 from utils.config.fuel_breaks import BoundsConfig, FuelBreakConfig, FuelBreakRunConfig, ScenarioConfig, TileConfig
 from utils.config.settings import from_dict
-from utils.runs.seeding import seed_everything
+from utils.runs.devices import seed_everything
 
 # Operations this small only lose time, and order of summation, to more threads.
 torch.set_num_threads(1)

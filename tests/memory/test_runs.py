@@ -34,13 +34,13 @@ pytestmark = pytest.mark.usefixtures("small_heap")
 def trainer_of(profiler: MemoryProfiler, population: int = 16) -> ERLTrainer:
     log = GenerationLog(20, torch.device("cpu"), profiler)
     trainer = tiny_trainer(learnable_market(), evolution=EvolutionConfig(population_size=population), log=log)
-    profiler.log_memory("baseline", counts=True)
+    profiler.log_memory("baseline")
     return trainer
 
 
 def train(profiler: MemoryProfiler, trainer: ERLTrainer) -> str:
     run_generation(trainer)
-    profiler.log_memory("generation", counts=True)
+    profiler.log_memory("generation")
     return profiler.summary_line()
 
 

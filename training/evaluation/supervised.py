@@ -32,10 +32,9 @@ from data.market import Market
 from training.evaluation.baselines import LIGHTGBM, RIDGE
 from training.evaluation.rules import BandRule, Tuning
 from training.forecasts.samples import Moments, Samples
-from utils.arrays import BoolArray, Float32Array, Float64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array, in_order
 from utils.errors import DataError
 from utils.memory.guard import release_free_memory
-from utils.threads import in_order
 
 logger = logging.getLogger(__name__)
 Model = Callable[[Float32Array], Float32Array]

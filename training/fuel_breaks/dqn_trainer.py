@@ -29,7 +29,7 @@ from utils.arrays import BoolArray, Float64Array, Int64Array
 from utils.config.fuel_breaks import FuelBreakRunConfig
 from utils.memory.guard import MIB
 from utils.memory_profiler import clean_up, gpu_memory
-from utils.runs.seeding import named_generator
+from utils.runs.devices import named_generator
 
 logger = logging.getLogger(__name__)
 _INPUT_TILES = 32

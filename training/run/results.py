@@ -66,7 +66,7 @@ def log_baseline(memory_report: str) -> None:
     if memory_report == "trace":
         tracemalloc.start()
     get_profiler().is_reporting = memory_report in ("on", "trace")
-    get_profiler().log_memory(BASELINE, show_objects=memory_report != "off", counts=True)
+    get_profiler().log_memory(BASELINE, show_objects=memory_report != "off")
 
 
 def report_generation(
@@ -109,7 +109,7 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     evaluation = judge_training(trainer, config, run.path, scores_of(config))
     trainer.safe_point()
     draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
-    get_profiler().log_memory("end", counts=True)
+    get_profiler().log_memory("end")
     how = {"all_phases": get_profiler().is_reporting, "shows_objects": config.memory_report != "off"}
     logger.info("%s", get_profiler().analysis(**how), extra=FILE_ONLY)
     write_evaluation(evaluation, run.path)

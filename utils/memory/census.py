@@ -102,16 +102,6 @@ class Heap:
         return [" in ".join(link).replace("builtins.", "") or UNKNOWN_HOLDER for link in links]
 
 
-def count_kinds() -> dict[str, int]:
-    """Count lists, dicts, arrays and tensors that the collector tracks or that such objects hold; 0.2 s for 400,000."""
-    objects = gc.get_objects()
-    counts = Counter(map(type, objects))
-    holders = (item for item in objects if type(item) is not FunctionType)  # a third of all, which hold no array
-    arrays = {id(item) for item in gc.get_referents(*holders) if type(item) is np.ndarray}
-    tensors = sum(counts[kind] for kind in _family(torch.Tensor))
-    return {"lists": counts[list], "dicts": counts[dict], "arrays": len(arrays), "tensors": tensors}
-
-
 def _family(*kinds: type) -> set[type]:
     """Return types with all that are derived from them."""
     family, more = set[type](), list(kinds)
