@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data.raw.prepare import prepare
+from data.prepare.prepare import prepare
 from utils.errors import DataError
 
 FIELDS = ["open", "high", "low", "close", "volume"]

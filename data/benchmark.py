@@ -8,9 +8,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.bars import EARLIEST, latest_day
-from data.raw.files import read_table
-from data.raw.layout import UnclearFileError, UnusableFileError
-from data.raw.rows import Evidence, examine, one_bar_a_day, rows_of, settle
+from data.prepare.files import TOO_MANY, read_table
+from data.prepare.layout import UnclearFileError, UnusableFileError, role_of
+from data.prepare.rows import require_one_bar_a_day, rows_of, settle
 from utils.arrays import Float64Array
 from utils.config.prepare import Choices
 from utils.errors import DataError
@@ -37,13 +37,14 @@ def read_closes(path: Path) -> pd.Series:
 
     Raises `DataError` if the file has no columns of dates and closes, or a close is not a positive number.
     """
-    choices, dropped, evidence = Choices(), Counter[str](), Evidence(set)
+    choices, dropped = Choices(columns=("close=*",)), Counter[str]()
     try:
         table = read_table(path, choices, dropped, ("close",))
-        examine(table, evidence, None, is_daily=False)
-        settle(table, evidence, choices, None)
+        settle(table, choices, is_daily=False)
         rows = rows_of(table, choices, dropped)
-        one_bar_a_day(rows, table, choices)
+        require_one_bar_a_day(rows, table, choices)
+        if role_of(next(iter(table.layout.panel), "")):
+            raise UnclearFileError(f"no column for close in the header '{','.join(table.layout.titles)}'")
     except (UnusableFileError, UnclearFileError) as reason:
         got = str(reason).partition("; ")[0]  # what follows names flags that only `prepare` has
         raise DataError(
@@ -57,8 +58,8 @@ def read_closes(path: Path) -> pd.Series:
     close = rows["adjusted" if "adjusted" in rows else "close"]
     is_day = rows["day"].between(EARLIEST, latest_day()) & (rows["day"] != 0)  # the day 0 stands for none
     bad = ~(is_day & (close > 0) & np.isfinite(close))
-    if bad.any() or dropped["too few or too many fields"]:
+    if bad.any() or dropped[TOO_MANY]:
         row = int(bad.argmax())
-        got = f"{dates[row]!r} on line {table.first_line + row}" if bad.any() else "lines of other lengths"
+        got = f"{dates[row]!r} on line {table.first_line + row}" if bad.any() else "a line of more fields than titles"
         raise DataError(f"expected a date and a positive close in each row of {path}, got {got}")
     return pd.Series(close.to_numpy(), index=rows["day"].to_numpy(np.int32)).groupby(level=0).last()

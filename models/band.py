@@ -6,9 +6,9 @@ with the square of what is held more or less than the benchmark, so that a unit 
     m(a) = q - p - k (a - b)
 
 by the weight `a` held and the weight `b` in the benchmark. Buying costs `c` and selling costs `c`: nothing is traded
-while m lies between -h c and h c, else as much as brings m back to the nearer edge. With h = 1 this is the band of Davis
-and Norman (1990, "Portfolio selection with transaction costs"); what the noise of forecasts moves today it takes back
-tomorrow, for which the hurdle h is higher. All are fractions of value for one unit of weight.
+while m lies between -h c and h c, else as much as brings m back to the nearer edge. With h = 1 this is the band of
+Davis and Norman (1990, "Portfolio selection with transaction costs"); what the noise of forecasts moves today it takes
+back tomorrow, for which the hurdle h is higher. All are fractions of value for one unit of weight.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Evolution as pure functions: first draw, selection, crossover and mutation.
 
 An agent has five genes, the numbers that gradients do not reach: the price of risk, the largest weight, the price of
-the risk of cash, the hurdle of its trades, and the horizon of its discount. A population's are one tensor, (agents, genes) of logarithms to base
-2, each within bounds. Beside them the weights of actors evolve, and the groups of features that networks see.
-`Population.inherit` puts it all together.
+the risk of cash, the hurdle of its trades, and the horizon of its discount. A population's are one tensor, (agents,
+genes) of logarithms to base 2, each within bounds. Beside them the weights of actors evolve, and the groups of features
+that networks see. `Population.inherit` puts it all together.
 """
 
 import torch

@@ -15,7 +15,7 @@ import pytest
 from main import main
 from tests.tiny_run import frame, records, run, unjudged
 from training.commands.table import COMMANDS
-from training.run.status import status_block
+from training.run.results import status_block
 from utils.config.cli import parse_command
 from utils.config.trader import Config
 from utils.runs.run_log import RunLog
@@ -31,7 +31,7 @@ POLICIES = {
 def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tiny, "--run", "one", "--rivals", "learned") == 0
     folder = tiny.parent / "runs" / "one"
-    for name in ("fitness.png", "learning.png", "equity.png", "memory.png"):
+    for name in ("learning.png", "memory.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "config.json").read_text())["generations"] == 2
     assert list(folder.glob("tensorboard/events*"))

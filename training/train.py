@@ -20,9 +20,18 @@ from training.generation_log import GenerationLog
 from training.rollout import require_memory_to_train
 from training.run.extension import extended_settings, note_parent, restore_or_inherit, run_to_extend
 from training.run.market import data_loader, market_of_run
-from training.run.results import FILES, RESULTS, finish, is_complete, log_baseline, report_generation
+from training.run.results import (
+    FILES,
+    RESULTS,
+    finish,
+    is_complete,
+    log_baseline,
+    market_lines,
+    opening_line,
+    report_generation,
+    terminal_header,
+)
 from training.run.session import open_session
-from training.run.status import market_lines, opening_line, terminal_header
 from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.trader import Config
 from utils.memory_profiler import get_profiler

@@ -44,8 +44,7 @@ from data.synthetic.kinds import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION, IN_FULL, LIGHTGBM, RULE, planted_rules
-from training.evaluation.rules import Tuning
+from training.evaluation.baselines import CHAMPION, IN_FULL, LIGHTGBM, RULE, Tuning, planted_rules
 from training.evaluation.supervised import SupervisedBaseline, fit_supervised, fit_trees
 from training.forecasts.training_days import TrainingDays
 from utils.config.trader import Config

@@ -39,9 +39,9 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import CHAMPION, IN_FULL
+from training.evaluation.compared import Baselines
+from training.evaluation.nulls import rearranged
 from training.evaluation.play import account_of_agent
-from training.evaluation.redrawn import rearranged
-from training.evaluation.stage import stage_of
 from utils.arrays import Float64Array
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
@@ -155,8 +155,8 @@ def null_run(config: Config, kind: str, budget: Budget) -> Record:
     holders[IN_FULL] = holders[CHAMPION].in_full()
     held = hold(Portfolio.on(market, config.env), holders, first, last)
     judging = replace(config.evaluation, rivals="none", benchmark=None)
-    stage = stage_of(market, None, config, market.splits.holdout, judging)
-    praise = claims(stage, {IN_FULL: account_of_agent(stage.setup, champion.shrunk(1.0))}, config)
+    baselines = Baselines(Baselines.fitted(market, None, config, market.splits.holdout, judging).setup, {})
+    praise = claims(baselines, {IN_FULL: account_of_agent(baselines.setup, champion.shrunk(1.0))}, config)
     policies = {name: one.record() for name, one in held.items()}
     return {"policies": policies, "shrink": champion.shrink, "praise": praise[IN_FULL], **trained.record()}
 

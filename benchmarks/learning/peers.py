@@ -31,9 +31,8 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from training.api import RandomWindows
-from training.evaluation.baselines import CHAMPION, IN_FULL
+from training.evaluation.baselines import CHAMPION, IN_FULL, Tuning
 from training.evaluation.play import EvaluationSetup, Played, account_of_agent, play_policy
-from training.evaluation.rules import Tuning
 from training.policies.accounts import account_of
 from utils.config.trader import Config
 from utils.errors import ConfigError

@@ -17,10 +17,9 @@ from benchmarks.learning.markets import PLANTED
 from benchmarks.learning.study import Record, Study, add_study_flags, each_seed, rate_words
 from benchmarks.learning.unseen import training_market
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import CHAMPION, RANDOM, RULE, planted_rules
-from training.evaluation.play import Baselines, Played, play_policy
-from training.evaluation.rules import BandRule, Tuning
-from training.evaluation.stage import Stage, stage_of
+from training.evaluation.baselines import CHAMPION, RANDOM, RULE, BandRule, Tuning, planted_rules
+from training.evaluation.compared import Baselines
+from training.evaluation.play import Played, play_policy
 from training.evaluation.verdict import verdict
 from utils.arrays import Float64Array
 from utils.config.trader import Config
@@ -34,12 +33,12 @@ _FOREIGN_SEED = 1_000_000
 _BISECTIONS = 7
 
 
-def claims(stage: Stage, judged: Mapping[str, Played], config: Config) -> dict[str, dict[str, bool]]:
-    """Return what the report's verdict claims of each account on the days of a stage, true or not."""
-    found, baselines = dict[str, dict[str, bool]](), Baselines.of(stage.setup, {})
+def claims(baselines: Baselines, judged: Mapping[str, Played], config: Config) -> dict[str, dict[str, bool]]:
+    """Return what the report's verdict claims of each account on the days of the baselines, true or not."""
+    found = dict[str, dict[str, bool]]()
     generator = named_generator(config.seed, "random pickers")
     for name, account in judged.items():
-        played = baselines.beside(CHAMPION, account, config.evaluation.random_pickers, generator)
+        played = baselines.beside(CHAMPION, {CHAMPION: account}, config.evaluation.random_pickers, generator)
         curves = played.curves
         told = verdict(
             curves[CHAMPION].daily[0],
@@ -87,14 +86,15 @@ def power_run(config: Config) -> Record:
     market, scores = training_market(config)
     rule, sessions, share = tuned_rule(replace(config, seed=0))
     judging = replace(config.evaluation, rivals="none", benchmark=None)
-    stage = stage_of(market, None, config, market.splits.holdout, judging)
+    setup = Baselines.fitted(market, None, config, market.splits.holdout, judging).setup
     skilled, foreign = scores.rule[sessions], foreign_scores(config, sessions)
     known = {RULE: skilled, HALF: mixed(skilled, foreign, share), NONE: foreign}
     rules = {name: replace(rule, scores=some) for name, some in known.items()}
-    judged = {name: play_policy(stage.setup, one.policy(stage.setup.tuning.risk)) for name, one in rules.items()}
-    held = Baselines.of(stage.setup, {}).played[stage.setup.benchmark].curves.daily
+    judged = {name: play_policy(setup, one.policy(setup.tuning.risk)) for name, one in rules.items()}
+    baselines = Baselines(setup, {})
+    held = baselines.played[setup.benchmark].curves.daily
     excess = {name: TRADING_DAYS_PER_YEAR * float((one.curves.daily - held).mean()) for name, one in judged.items()}
-    return {"praise": claims(stage, judged, config), "excess": excess, "days": stage.setup.steps}
+    return {"praise": claims(baselines, judged, config), "excess": excess, "days": setup.steps}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

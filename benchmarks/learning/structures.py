@@ -43,8 +43,7 @@ from data.features.products import Products
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import CHAMPION, IN_FULL
-from training.evaluation.rules import Tuning
+from training.evaluation.baselines import CHAMPION, IN_FULL, Tuning
 from utils.arrays import BoolArray, Float64Array
 from utils.config.trader import Config
 

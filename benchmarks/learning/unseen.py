@@ -24,7 +24,7 @@ from environment.account import Account
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
-from training.evaluation.rules import BandRule, numbers_of
+from training.evaluation.baselines import BandRule, numbers_of
 from training.rollout import roll_out
 from training.run.market import with_own_features
 from utils.arrays import Float64Array

@@ -24,10 +24,9 @@ from data.loader import StockDataLoader
 from data.market import Market, with_features
 from data.splits import Splits, make_folds
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import CHAMPION, IN_FULL, simple_rules
+from training.evaluation.baselines import CHAMPION, IN_FULL, BandRule, Tuning, simple_rules
 from training.evaluation.measures import measures_of
 from training.evaluation.play import EvaluationSetup, Played, account_of_agent, play_held, play_rules
-from training.evaluation.rules import BandRule, Tuning
 from training.evaluation.supervised import fit_supervised
 from utils.config.trader import Config
 

@@ -14,9 +14,8 @@ from benchmarks.learning.unseen import training_market
 from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import Studied, tiny_config
-from training.evaluation.baselines import RULE
-from training.evaluation.redrawn import rearranged
-from training.evaluation.rules import Tuning
+from training.evaluation.baselines import RULE, Tuning
+from training.evaluation.nulls import rearranged
 
 
 @settings(max_examples=30, deadline=None)

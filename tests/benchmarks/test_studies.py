@@ -29,8 +29,7 @@ from models import ddpg
 from models.evolution import HORIZON
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, Studied, lines_of, tiny_config
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION, IN_FULL, ORACLE, RULE
-from training.evaluation.rules import BandRule
+from training.evaluation.baselines import CHAMPION, IN_FULL, ORACLE, RULE, BandRule
 from utils.errors import JobsFailed
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from data.raw.prepare import PrepareSummary, prepare
+from data.prepare.prepare import prepare
+from data.prepare.survey import PrepareSummary
 from utils.config.prepare import Choices
 from utils.errors import LookAheadError, ProgramError
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.events import Event, events_file, ratios_of, read_events
-from data.raw.prepare import prepare
+from data.prepare.prepare import prepare
 from tests.data.files import prepared, refused, run
 from utils.config.prepare import Choices
 from utils.errors import DataError

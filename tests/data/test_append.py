@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data.benchmark import read_benchmark
 from data.events import Event, read_events
-from data.raw.prepare import prepare
+from data.prepare.prepare import prepare
 from main import main
 from tests.data.files import PRICES, refused, written
 from tests.data.test_adjustment import market, oracle, scaled, split_market

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.raw.prepare import prepare
+from data.prepare.prepare import prepare
 from tests.data.files import PRICES, refused, run, written
 from tests.data.test_adjustment import market
 from utils.config.prepare import Choices

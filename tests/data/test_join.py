@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
-from data.raw.prepare import prepare
+from data.prepare.prepare import prepare
 from main import main
 from tests.data.files import refused, written
 from utils.config.prepare import Choices

@@ -9,7 +9,7 @@ from data.synthetic.built_in import SESSIONS, built_in_market
 from data.synthetic.kinds import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from models.policy import Forecasts
-from training.evaluation.rules import BandRule, Tuning, numbers_of
+from training.evaluation.baselines import BandRule, Tuning, numbers_of
 from training.rollout import roll_out
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 

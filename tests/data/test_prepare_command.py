@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.raw.prepare import prepare
+from data.prepare.prepare import prepare
 from main import main
 from tests.data.files import PRICES, read_or_refused, written
 from tests.evaluation.test_page import HOSTILE, Page

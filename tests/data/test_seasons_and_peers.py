@@ -1,10 +1,11 @@
-"""Seasons by hand, whatever the calendar; peers are those whose returns go together; the market's own volatility."""
+"""Seasons by hand, whatever the calendar; peers go together; the market's own volatility; the way of prices."""
 
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import skew
 
 from data.features.forms import values_of
 from data.features.nine import PRICES
@@ -71,3 +72,22 @@ def test_the_market_is_louder_after_loud_days() -> None:
         market_of_returns(returns, pd.bdate_range("2018-01-01", periods=DAYS)), "market_volatility", slice(0, DAYS)
     )
     assert found[449, 0] - found[399, 0] == pytest.approx(np.log(5), abs=0.5) and np.ptp(found[449]) == 0
+
+
+def test_the_way_of_prices_by_hand() -> None:
+    """Of one stock, apart from the others' mean, by SciPy and plain loops."""
+    returns = 0.01 * np.random.default_rng(3).standard_normal((DAYS, STOCKS))
+    market = market_of_returns(returns, pd.bdate_range("2018-01-01", periods=DAYS))
+    alone, close, day = returns[:, 4] - returns.mean(axis=1), np.exp(returns[:, 4].cumsum()), 650
+    quarter = alone[day - 62 : day + 1]
+    weights = 0.5 ** (np.arange(day + 1)[::-1] / 252)
+    expected = {
+        "to_year_high": np.log(close[day] / close[day - 251 : day + 1].max()),
+        "to_year_mean": np.log(close[day] / (weights @ close[: day + 1] / weights.sum())),
+        "largest_day": alone[day - 20 : day + 1].max(),
+        "own_volatility": np.log(quarter.std(ddof=1)),
+        "volatility_change": np.log((alone[day - 4 : day + 1] ** 2).mean() / (quarter**2).mean()) / 2,
+        "skewness": skew(quarter, bias=False),
+    }
+    for name, value in expected.items():
+        assert values_of(market, name, slice(None))[day, 4] == pytest.approx(value, rel=1e-3, abs=1e-5), name

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.raw.survey import Survey, survey_of
+from data.prepare.survey import Survey, survey_of
 
 DAYS = 40
 

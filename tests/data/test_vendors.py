@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.data.files import prepared, run
+from utils.config.prepare import Choices
 
 TICKERS = ("AAPL", "BRK-B", "LOW", "T")
 FIELDS = ("open", "high", "low", "close", "volume")
@@ -98,6 +99,9 @@ CLOSES: dict[str, Writer] = {
 }
 
 
+PARQUET = (FORMS["yfinance, parquet"], FORMS["Alpaca"], CLOSES["parquet without names"])
+
+
 @pytest.mark.parametrize(
     ("write", "closes_only"),
     [*((write, False) for write in FORMS.values()), *((write, True) for write in CLOSES.values())],
@@ -105,8 +109,10 @@ CLOSES: dict[str, Writer] = {
 )
 def test_every_form_gives_the_same_parquet(write: Writer, closes_only: bool, tmp_path: Path) -> None:
     bars = truth(closes_only=closes_only)
-    write(bars, tmp_path / "source")
-    summary, made = prepared(tmp_path / "source", tmp_path / "out" / "bars.parquet")
+    source = tmp_path / ("source.parquet" if write in PARQUET else "source")
+    write(bars, source)
+    said = Choices(columns=("close=*",) if closes_only else ())
+    summary, made = prepared(source, tmp_path / "out" / "bars.parquet", said)
     assert_equal(made, bars)
     assert (summary.dropped.total(), summary.skipped, summary.closes_only) == (0, [], closes_only)
     assert any("orders fill at closes" in line for line in summary.lines()) == closes_only

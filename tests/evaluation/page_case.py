@@ -9,11 +9,10 @@ import numpy as np
 from data.market import Market
 from tests.tiny import trending_panel, world_of
 from training.evaluation.baselines import CHAMPION, EQUAL, HOLD, MOMENTUM, RANDOM, REVERSAL
-from training.evaluation.compared import PlayedPolicies
+from training.evaluation.compared import COSTS_BPS, PlayedPolicies
 from training.evaluation.holdout import Look
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
-from training.evaluation.play import COSTS_BPS
 from training.forecasts.skill import HORIZONS
 from utils.arrays import DateArray, Float64Array
 from utils.config.trader import Config

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from models.evidence import Evidence
 from tests.evaluation.page_case import DRIFTS, SESSIONS, case, sessions, walk
 from training.evaluation import charts
-from training.evaluation.answer import headline
 from training.evaluation.baselines import CHAMPION, EQUAL, RANDOM
 from training.evaluation.export import monthly_returns, render
-from training.evaluation.judge import Evaluation, FoldResult
+from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
+from training.evaluation.verdict import FoldResult
 from utils.charts import DASH, MINUS, Chart, described, number
 from utils.pictures import svg_data_uri
 
@@ -179,7 +179,7 @@ def test_what_is_missing_is_left_out_and_an_idle_champion_makes_a_page() -> None
     nothing = {"traded": 0 * one.played.traded, "positions": [], "selection": 0 * one.played.selection}
     shown = Page(render(replace(one, played=replace(one.played, curves=curves, **nothing))))
     titles = {text for _, text in shown.all("h2")}
-    assert not {"Trades in the most traded stocks", "Fitness over the generations", "Holdout ledger"} & titles
+    assert not {"Trades", "Fitness over the generations", "Holdout ledger"} & titles
     text = shown.texts[0]
     assert "No significant skill in selection or timing; not significantly different from equal weight" in text
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
@@ -237,12 +237,12 @@ def test_evidence_and_what_follows_from_it_are_told() -> None:
     ):
         one = small(evidence=[evidence])
         assert claim in one.evidence_sentence and one.sentence == f"{one.evidence_sentence} {one.verdict.sentence}"
-        assert headline(one).startswith(head) and headline(one) in Page(render(one)).of_class("headline")[0]
+        assert one.headline.startswith(head) and one.headline in Page(render(one)).of_class("headline")[0]
     several = small(folds=[FOLD, FOLD], evidence=[strong, replace(weak, shrink=0.4)])
     assert several.sentence.startswith(
         "Training days show significant evidence for 1 of 2 champions; in the mean 68% of the differences"
     )
-    assert headline(several).startswith("EDGE: 68% of") and headline(small()) == ""
+    assert several.headline.startswith("EDGE: 68% of") and small().headline == ""
 
 
 def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) -> None:
@@ -260,17 +260,14 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
 
 
 def test_positions_and_trades_are_told_by_stock_and_day(evaluation: Evaluation) -> None:
-    positions, counted = evaluation.positions, []
-    for by in ("ticker", "reason"):
-        texts = [bar.text for bar in charts.profit_bars(evaluation, by)]
-        counted.append(sum(int(text.split()[-2].replace(",", "")) for text in texts))
-    assert counted == [len(positions)] * 2 and positions["last_date"].isna().any()
+    positions, texts = evaluation.positions, [bar.text for bar in charts.profit_bars(evaluation)]
+    counted = sum(int(text.split()[-2].replace(",", "")) for text in texts)
+    assert counted == len(positions) and positions["last_date"].isna().any()
     trades = evaluation.trades
     first = positions.iloc[0]
     bought = trades[(trades["date"] == first["first_date"]) & (trades["ticker"] == first["ticker"])]
     assert bought["value"].tolist() == [1000.0]
     assert trades["value"].sum() == pytest.approx(evaluation.played.traded.sum())
-    assert [chart.title for chart in charts.traded_stocks(evaluation)]
 
 
 def test_what_decided_a_trade_stands_beside_its_result() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.evaluation.page_case import case
 from tests.evaluation.test_page import HOSTILE, named
 from training.evaluation.export import render
-from training.evaluation.page.document import write_document
+from training.evaluation.pages import write_document
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --allow-file-access-from-files"

@@ -8,9 +8,8 @@ import matplotlib.text
 import numpy as np
 import pytest
 
-from data.features.nine import OPEN
 from tests.evaluation.page_case import SESSIONS, case
-from training.evaluation.charts import equity_chart, fitness_chart, learning_charts, traded_stocks
+from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from utils import pictures
 from utils.charts import Chart, memory_chart
 from utils.memory_profiler import Snapshot
@@ -42,7 +41,6 @@ def test_a_chart_of_a_page_cuts_off_nothing_and_its_texts_do_not_overlap() -> No
     long = Chart("word " * 20, np.arange(9), {"a long name " * 6: np.arange(9.0), "b": np.ones(9)}, note="word " * 40)
     for chart in (
         long,
-        *traded_stocks(case(days=SESSIONS)),
         equity_chart(case(days=2 * SESSIONS)),
         fitness_chart(case().records),
     ):
@@ -58,16 +56,6 @@ def test_a_chart_of_a_page_cuts_off_nothing_and_its_texts_do_not_overlap() -> No
         for shown in (title, legend, note):
             assert shown.x0 >= 0 and shown.x1 <= figure.bbox.x1 and shown.y0 >= 0 and shown.y1 <= figure.bbox.y1
         assert axes.bbox.y1 <= legend.y0 + 1 and legend.y1 <= title.y0
-
-
-def test_trades_are_marked_where_they_were_made() -> None:
-    one = case(days=SESSIONS, tickers=("ABC",))
-    ((chart,), trades) = traded_stocks(one), one.trades
-    opens = one.market.data_array[:, 0, OPEN].astype(np.float64)
-    for label, rows in (("bought", trades[trades["value"] > 0]), ("sold", trades[trades["value"] < 0])):
-        dates, prices = chart.points[label]
-        assert len(rows) and dates.astype(str).tolist() == rows["date"].tolist()
-        assert prices.tolist() == opens[np.searchsorted(one.dates, dates)].tolist()
 
 
 def test_fitness_and_learning_show_each_generation() -> None:

@@ -24,20 +24,28 @@ from tests.tiny import (
     world_of,
 )
 from training.evaluation import baselines
-from training.evaluation.baselines import CHAMPION, EQUAL, EQUAL_RISK, HOLD, INDEX, MOMENTUM, RANDOM, REVERSAL
+from training.evaluation.baselines import (
+    CHAMPION,
+    EQUAL,
+    EQUAL_RISK,
+    HOLD,
+    INDEX,
+    MOMENTUM,
+    RANDOM,
+    REVERSAL,
+    BandRule,
+    Tuning,
+)
+from training.evaluation.compared import Baselines, PlayedPolicies, at_costs, replay
 from training.evaluation.measures import estimates
 from training.evaluation.play import (
-    Baselines,
     EvaluationSetup,
     Played,
-    PlayedPolicies,
     account_of_agent,
     play_held,
     play_policy,
     play_rules,
-    replay,
 )
-from training.evaluation.rules import BandRule, Tuning
 from utils.config.trader import EnvironmentConfig, Fill
 
 STEPS = 30
@@ -63,7 +71,8 @@ def quiet_world(**changes: Any) -> World:
 
 
 def against(setup: EvaluationSetup, judged: Played, **rules: BandRule) -> PlayedPolicies:
-    return Baselines.of(setup, rules).beside(CHAMPION, judged, 6, seeded())
+    accounts = {CHAMPION: judged}
+    return Baselines(setup, rules).beside(CHAMPION, accounts, 6, seeded(), at_costs(setup, accounts))
 
 
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
@@ -99,7 +108,7 @@ def test_active_weights_tell_what_was_earned_beside_the_benchmark() -> None:
     world = quiet_world(cost_bps=0.0, slippage_bps=0.0)
     setup = setup_of(world)
     played, held = account_of_agent(setup, eager_agent(setup)), play_held(setup)[EQUAL]
-    active = Baselines.of(setup, {})._active(played)
+    active = Baselines(setup, {})._active(played)
     earned = 100 * ((active.before * active.night) + (active.held * active.session)).sum(axis=1)
     np.testing.assert_allclose(earned, played.curves.daily[0] - held.curves.daily[0], atol=1e-9)
     policies = against(setup, played)

@@ -17,10 +17,9 @@ from environment.portfolio import Portfolio, play
 from environment.quotes import Quotes
 from tests.evaluation.page_case import case
 from tests.tiny import rows_of
-from training.evaluation import rules, supervised
-from training.evaluation.baselines import ORACLE
+from training.evaluation import baselines, supervised
+from training.evaluation.baselines import ORACLE, BandRule, Tuning
 from training.evaluation.judge import TOO_GOOD, Evaluation
-from training.evaluation.rules import BandRule, Tuning
 from training.evaluation.supervised import LIGHTGBM, RIDGE, BankInputs, fit_ridge, fit_supervised, scores_of
 from training.forecasts.samples import Samples
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
@@ -88,7 +87,7 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
 
 
 def test_baselines_find_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "_WINDOWS", 4)
+    monkeypatch.setattr(baselines, "_WINDOWS", 4)
     monkeypatch.setattr(supervised, "_ROUNDS", 60)
     market = market_of("momentum", days=2000)
     unseen, scores = built_in_market(SyntheticConfig(kind="momentum", days=1000, stocks=12), SPLIT, RULES, seed=2)
@@ -110,7 +109,7 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
 def test_fits_learn_only_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit, once or rolling, depends on results that are known by then, and a day's scores on the days up to it."""
     monkeypatch.setattr(supervised, "_ROUNDS", 20)
-    monkeypatch.setattr(rules, "_WINDOWS", 4)
+    monkeypatch.setattr(baselines, "_WINDOWS", 4)
     market = market_of("momentum", days=1200, stocks=4)
     day = market.splits.validation.first + 110
     other = corrupted(market, day + 1)

@@ -9,7 +9,7 @@ import pytest
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
 from tests.policies.test_trades import COLUMNS, FIRST, MARKET, RATE, STEPS, account_of_rows
-from training.evaluation.asked import Asked
+from training.evaluation.play import Asked
 from utils.errors import DataError
 
 DATES = MARKET.dates.astype("datetime64[D]")

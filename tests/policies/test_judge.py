@@ -301,7 +301,6 @@ def test_names_of_baselines_and_flags_that_miss_or_exclude_others_are_refused(
     for words, said in (
         (("--variants", "3"), "expected --variants with policies of your own"),
         (("--config", str(tiny)), "expected --config only with policies of your own"),
-        (("--scores", str(tiny), "--planted"), "expected --planted with --policy alone"),
         (("--trades", str(tiny), "--null", "2"), "expected --null with --policy alone"),
         (("--policy", f"{policies}:Waits", "--null", "2"), "expected functions of bars with --null, got 'Waits'"),
         (("--policy", str(tiny), "--investable", str(tiny), "--run", "one"), "no --run: a run brings its own settings"),

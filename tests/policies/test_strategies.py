@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from environment.portfolio import Portfolio
 from tests.market_cases import random_panel, random_volume
 from tests.small_market import TINY_RULES, market_of
+from training.evaluation.baselines import Tuning
 from training.evaluation.play import EvaluationSetup, Played
-from training.evaluation.rules import Tuning
 from training.policies.accounts import account_of
 from utils.config.trader import EnvironmentConfig
 

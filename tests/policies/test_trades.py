@@ -16,8 +16,8 @@ from tests.market_cases import random_panel
 from tests.policies.test_judge import evaluate, judged, results
 from tests.small_market import TINY_RULES, market_of
 from training.api import Trades, load_market
+from training.evaluation.baselines import Tuning
 from training.evaluation.play import EvaluationSetup, Played
-from training.evaluation.rules import Tuning
 from training.policies.accounts import account_of
 
 pytestmark = pytest.mark.usefixtures("small_heap")

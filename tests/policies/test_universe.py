@@ -20,10 +20,9 @@ from tests.policies.test_judge import evaluate, judged, results
 from tests.small_market import TINY_RULES, market_of
 from tests.tiny import trending_panel
 from tests.tiny_run import frame
-from training.evaluation.baselines import EQUAL, SURVIVORS
+from training.evaluation.baselines import EQUAL, SURVIVORS, Tuning
 from training.evaluation.nulls import Active
 from training.evaluation.play import EvaluationSetup, play_held
-from training.evaluation.rules import Tuning
 from utils.errors import DataError
 
 DAYS = np.arange("2020-01-01", "2020-01-11", dtype="datetime64[D]")

@@ -44,10 +44,10 @@ def test_a_run_is_in_the_cloud_when_it_ends(
     monkeypatch.setattr("training.train.finish", finish)
     assert run(tiny, "--run", "one", "--generations", "2", "--keep-checkpoints", "1") == 0
     here, there = files_below(tiny.parent / "runs" / "one"), files_below(volume / "one")
-    assert here.pop("run.log").startswith(log := there.pop("run.log")) and b"Result of the champion" in log
+    assert here.pop("run.log").startswith(log := there.pop("run.log")) and b"RESULT  validation" in log
     assert there == here and any(name.startswith("tensorboard/") for name in there)
     shown = capsys.readouterr().out
-    assert {"summary.json", "report.html", "fitness.png", "equity.png", "memory.png", "market.json"} < there.keys()
+    assert {"summary.json", "report.html", "learning.png", "memory.png", "market.json"} < there.keys()
     assert len(re.findall(r"Upload status: \d+ pending, \d+ done, 0 failed", shown)) == 3
     assert "Upload status: 0 pending" in shown.splitlines()[-1]
 

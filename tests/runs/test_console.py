@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from training.run.status import status_block
+from training.run.results import status_block
 from utils.config.trader import EnvironmentConfig
 
 RULES = EnvironmentConfig(initial_capital=10_000.0)

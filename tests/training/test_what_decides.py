@@ -18,9 +18,9 @@ from data.synthetic.built_in import built_in_market
 from environment.quotes import Quotes
 from models.ddpg_agent import DDPGAgent
 from tests.tiny import seeded, tiny_agent, tiny_trainer
+from training.commands.features import FeatureSheet, feature_sheet
 from training.erl_trainer import ERLTrainer
-from training.features.importance import explain_positions, importance
-from training.features.sheet import FeatureSheet, feature_sheet
+from training.evaluation.importance import explain_positions, importance
 from training.forecasts.skill import agent_scores, rank_correlation, returns_ahead
 from training.forecasts.training_days import TrainingDays
 from utils.config.trader import (
@@ -183,9 +183,9 @@ def test_the_sheet_finds_what_is_planted() -> None:
     found = sheet()
     first = found.rows[0]
     assert first.feature.name == "sentiment"
-    assert first.t[5] > 8 and first.lost > 0.8 * found.ic > 0.05
+    assert first.cells["t 5"] > 8 and first.cells["lost IC"] > 0.8 * found.ic > 0.05
     assert (np.diff(first.quintiles) > 0).all()
-    assert all(abs(row.lost) < 0.2 * first.lost for row in found.rows[1:])
+    assert all(abs(row.cells["lost IC"]) < 0.2 * first.cells["lost IC"] for row in found.rows[1:])
 
 
 def test_columns_of_noise_are_read_and_cost_little() -> None:

@@ -3,14 +3,12 @@
 import dataclasses
 import logging
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.bars import VOLUME
 from data.features.nine import PRICES, NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, span_of
@@ -23,12 +21,11 @@ from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError, LookAheadError
 from utils.progress import progress
 from utils.runs.devices import choose_threads
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 Array = NDArray[Any]
-Draws = np.random.Generator
-Future = Callable[[Array, Array | None, Draws], None]
-"""Changes later prices (days, columns, 4) and volume (days, columns) in place."""
+FUTURES = ("cut", "poisoned", "scaled")
 Known = dict[str, tuple[int, Array]]
 """By name the first day and the (days, ...) values."""
 _NAMES = ("open", "close", "high", "low")
@@ -36,33 +33,6 @@ _NAMES = ("open", "close", "high", "low")
 GAPS = 0.1
 """Share of the bars that are taken out."""
 _IMPOSSIBLE = (-np.inf, -1.0, 0.0, np.inf)
-
-
-def cut(prices: Array, volume: Array | None, _: Draws) -> None:
-    """Remove all later bars."""
-    prices[:] = np.nan
-
-
-def poisoned(prices: Array, volume: Array | None, draws: Draws) -> None:
-    """Replace all later bars by noise: some are gone, some are new, some have impossible prices."""
-    bars = prices.shape[:2]
-    prices[:] = np.exp(draws.uniform(-6, 12, bars))[..., None] * np.exp(0.1 * draws.standard_normal(prices.shape))
-    prices[draws.random(bars) < 0.3] = np.nan
-    is_impossible = draws.random(prices.shape) < 0.01
-    prices[is_impossible] = draws.choice(_IMPOSSIBLE, int(is_impossible.sum()))
-    if volume is not None:
-        volume[:] = np.exp(draws.uniform(0, 20, bars))
-
-
-def scaled(prices: Array, volume: Array | None, draws: Draws) -> None:
-    """Multiply all later bars of each column by a factor, as a split or another currency would."""
-    factor = np.exp(draws.uniform(-3, 3, prices.shape[1])).astype(prices.dtype)
-    prices *= factor[:, None]
-    if volume is not None:
-        volume /= factor
-
-
-FUTURES: tuple[Future, ...] = (cut, poisoned, scaled)
 
 
 def run_audit(arguments: AuditArguments) -> None:
@@ -83,16 +53,16 @@ def run_audit(arguments: AuditArguments) -> None:
     finally:
         loading.setLevel(level)
     logger.info(
-        "run %s, champion of generation %d: features, forecasts, observations and orders up to %d random days are "
-        "equal bit for bit with all later data cut, poisoned and scaled; %d futures",
+        "run %s, champion of generation %d: features, forecasts, observations and orders up to %s are "
+        "equal bit for bit with all later data cut, poisoned and scaled; %s",
         run.path,
         run.generation,
-        arguments.days,
-        futures,
+        many(arguments.days, "random day"),
+        many(futures, "future"),
     )
 
 
-def audit(run: SavedRun, days: int, draws: Draws) -> int:
+def audit(run: SavedRun, days: int, draws: np.random.Generator) -> int:
     """Compare what is known on random days with and without changed data of later days; return how many were changed.
 
     The loader reads the bars anew each time, and the champion's agents play an episode up to the day. On every second
@@ -107,57 +77,66 @@ def audit(run: SavedRun, days: int, draws: Draws) -> int:
         raise DataError(f"expected an episode of {rules.episode_steps} steps after {market.dates[first]}, got none")
     gone = draws.random(market.data_array.shape[:2]) < GAPS
     gappy = market.without(gone)
-    agent, read = run.champion, [with_future(gappy), with_future(market)]
+    agent, read = run.champion, [reloaded(gappy), reloaded(market)]
     for number in progress(range(days), "audit", "day"):
         audited, as_is = (gappy, market)[number % 2], read[number % 2]
         start = int(draws.integers(first, last + 1))
         day = start + int(draws.integers(rules.trading_days))
         known = known_on_day(agent, as_is, market.stats, start, day, rules)
         for future in FUTURES:
-            changed = known_on_day(
-                run.champion, with_future(audited, day, future, draws), market.stats, start, day, rules
-            )
-            _require_equal(known, changed, future.__name__, market, day)
+            other = reloaded(with_future(audited, day, future, draws))
+            changed = known_on_day(agent, other, market.stats, start, day, rules)
+            _require_equal(known, changed, future, market, day)
     return days * len(FUTURES)
 
 
-def with_future(
-    market: Market, day: int | None = None, future: Future = lambda *_: None, draws: Draws | None = None
-) -> Market:
-    """Return a market as the loader reads it anew, with other data after a day.
+def with_future(market: Market, day: int, future: str, draws: np.random.Generator) -> Market:
+    """Return a market with other data after a day: none; noise, with gaps and impossible prices; or all of a column
+    multiplied by a factor, as a split or another currency would."""
 
-    Days and tickers of which nothing is left keep their places.
-    """
-    prices, volume = market.data_array[..., list(PRICES)], None if market.volume is None else market.volume.copy()
-    further = {name: values.copy() for name, values in market.columns.items()}
-    if day is not None and draws is not None:
-        future(prices[day + 1 :], None if volume is None else volume[day + 1 :], draws)
-        for values in further.values():
-            values[day + 1 :] = np.nan if future is cut else draws.standard_normal(values[day + 1 :].shape)
+    def changed(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        values = values.copy()
+        later, is_prices = values[day + 1 :], values.ndim == 3
+        each = (*later.shape[:2], 1) if is_prices else later.shape
+        if future == "cut":
+            later[:] = np.nan
+        elif future == "scaled":
+            later *= np.exp(draws.uniform(-3, 3, each[1:]))
+        else:
+            later[:] = np.exp(draws.uniform(-6, 12, each)) * np.exp(0.1 * draws.standard_normal(later.shape))
+            if is_prices:
+                later[draws.random(later.shape[:2]) < 0.3] = np.nan
+                is_impossible = draws.random(later.shape) < 0.01
+                later[is_impossible] = draws.choice(_IMPOSSIBLE, int(is_impossible.sum()))
+        return values
+
+    return market.map_cells(changed)
+
+
+def reloaded(market: Market) -> Market:
+    """Return a market as the loader reads its bars anew; days and tickers of which nothing is left stay, empty."""
+    prices = market.data_array[..., list(PRICES)]
     row, column = np.nonzero(~np.isnan(prices).all(axis=2))
     bars = {name: prices[row, column, place] for place, name in enumerate(_NAMES)}
-    if volume is not None:
-        bars[VOLUME] = volume[row, column]
-    bars |= {name: values[row, column] for name, values in further.items()}
+    bars |= {name: values[row, column] for name, values in market.extra_columns.items()}
     ticker = pd.Categorical.from_codes(column, market.tickers)
     frame = pd.DataFrame({"date": market.dates[row].astype("datetime64[s]"), "ticker": ticker, **bars})
     config = DataConfig(max_bad_row_share=0.999)
-    loader = StockDataLoader.from_frame(frame, config=config, requires_volume=volume is not None)
+    loader = StockDataLoader.from_frame(frame, config=config, requires_volume=market.volume is not None)
     loader.load_and_prepare()
     place = {name: column for column, name in enumerate(market.tickers)}
-    columns = np.array([place[name] for name in loader.tickers])
-    cells = np.ix_(np.searchsorted(market.dates, loader.dates), columns)
-    data_array = np.full_like(market.data_array, np.nan)
-    data_array[cells] = loader.data_array
-    if volume is not None and loader.volume is not None:
-        volume[:] = np.nan
-        volume[cells] = loader.volume
-    for name, values in further.items():
-        values[:] = np.nan
-        values[cells] = loader.columns[name]
-    loader.data_array, loader.dates = data_array, market.dates
+    cells = np.ix_(np.searchsorted(market.dates, loader.dates), np.array([place[name] for name in loader.tickers]))
+
+    def placed(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        whole = np.full((*market.data_array.shape[:2], *values.shape[2:]), np.nan, dtype=np.float32)
+        whole[cells] = values
+        return whole
+
+    columns = {name: placed(loader.columns[name]) for name in market.columns}
+    volume = None if loader.volume is None else placed(loader.volume)
+    loader.data_array, loader.dates = placed(loader.data_array), market.dates
     stats = loader.compute_normalization_stats(market.splits.train.last)
-    return dataclasses.replace(market, data_array=data_array, stats=stats, volume=volume, columns=further)
+    return dataclasses.replace(market, data_array=loader.data_array, stats=stats, volume=volume, columns=columns)
 
 
 def known_on_day(

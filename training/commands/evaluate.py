@@ -14,17 +14,14 @@ from data.synthetic.built_in import PlantedScores
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
-from training.evaluation.compared import PlayedPolicies
+from training.evaluation.compared import Baselines, PlayedPolicies, at_costs
 from training.evaluation.export import log_evaluation, record_look, results, write_evaluation
+from training.evaluation.importance import explain_positions, importance
 from training.evaluation.judge import Evaluation
-from training.evaluation.play import Baselines, account_of_agent
-from training.evaluation.stage import stage_of
-from training.features.importance import explain_positions, importance
+from training.evaluation.play import account_of_agent
 from training.forecasts.skill import HORIZONS, clearest, rank_coefficients
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
-from training.policies.planted import planted_shares
-from training.policies.read import read_policy, read_rows, wide_table
-from training.policies.trades import Trades
+from training.policies.read import Trades, read_policy, read_rows, wide_table
 from training.run.market import require_past_columns
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep import trials_beside
@@ -34,7 +31,6 @@ from utils.config.trader import Config, EnvironmentConfig, EvaluationConfig
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads, named_generator
 from utils.runs.run_log import RunLog, json_text
-from utils.tables import table
 
 logger = logging.getLogger(__name__)
 JUDGING = ("random_pickers", "rivals", "rival_refit", "benchmark")
@@ -102,9 +98,6 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> list[E
     )
     for evaluation in judgement.evaluations.values():
         log_evaluation(evaluation)
-    if arguments.planted:
-        shares = planted_shares(policies, market.config).to_dict("records")
-        logger.info("lead over the benchmark on the built-in markets, %% a year\n%s", table(shares, list(shares[0])))
     judgement.save_page(arguments.runs_dir / (arguments.run or "judged") / f"evaluation-{arguments.split}")
     return [*judgement.evaluations.values()]
 
@@ -167,17 +160,16 @@ def evaluate(run: SavedRun, arguments: EvaluateArguments) -> Evaluation:
 
 
 def play_run(run: SavedRun, days: Span, judging: EvaluationConfig, draws: str) -> PlayedPolicies:
-    """Play a run's champion and the baselines on some days, see `stage_of`.
+    """Play a run's champion and the baselines on some days, see `Baselines`.
 
     Args:
         draws: name of the generator of random pickers.
     """
-    stage = stage_of(run.market, run.planted_scores, run.config, days, judging, run.device)
-    champion = account_of_agent(stage.setup, run.champion)
-    others = {name: account_of_agent(stage.setup, agent) for name, agent in run.beside.items()}
-    generator = named_generator(run.config.seed, draws)
-    baselines = Baselines.of(stage.setup, stage.rules)
-    return baselines.beside(CHAMPION, champion, judging.random_pickers, generator, others)
+    baselines = Baselines.fitted(run.market, run.planted_scores, run.config, days, judging, run.device)
+    agents, generator = {CHAMPION: run.champion, **run.beside}, named_generator(run.config.seed, draws)
+    accounts = {name: account_of_agent(baselines.setup, agent) for name, agent in agents.items()}
+    costs = at_costs(baselines.setup, accounts)
+    return baselines.beside(CHAMPION, accounts, judging.random_pickers, generator, costs)
 
 
 def judge_training(

@@ -3,9 +3,10 @@
 import logging
 from pathlib import Path
 
-from data.raw.prepare import PrepareSummary, prepare
+from data.prepare.prepare import prepare
+from data.prepare.survey import PrepareSummary
 from training.commands.table import PrepareArguments
-from training.evaluation.page.document import document, write_document
+from training.evaluation.pages import document, write_document
 from utils.charts import Chart, number
 from utils.errors import ConfigError
 from utils.tables import table

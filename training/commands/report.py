@@ -17,7 +17,7 @@ from training.commands.table import ReportArguments
 from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.export import EQUITY, RESULTS
 from training.evaluation.measures import METRICS
-from training.evaluation.page.document import document, shown_settings, write_document
+from training.evaluation.pages import document, shown_settings, write_document
 from utils.charts import DASH, Chart
 from utils.config.cli import command_line
 from utils.config.settings import OF_ITS_FOLDER

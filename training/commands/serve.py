@@ -116,7 +116,7 @@ def shown_files(runs_dir: Path) -> dict[str, Path]:
 
 def _index(runs_dir: Path, files: dict[str, Path]) -> str:
     """Return the page of links, with the runs written last first, and what each is doing."""
-    from training.evaluation.page.document import document  # imported late: it loads the libraries of pages
+    from training.evaluation.pages import document  # imported late: it loads the libraries of pages
 
     rows = []
     for folder in {path.parent for path in files.values()}:

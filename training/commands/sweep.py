@@ -40,6 +40,7 @@ from utils.jobs.job import Finished, Job, output_to
 from utils.runs.find import SUMMARY, SWEEP
 from utils.runs.run_lock import require_free
 from utils.runs.run_log import write_atomically, write_json
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 BEST = "best.toml"
@@ -72,7 +73,8 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
         splits = record_or_pin_market(path, load_market(config)[0]).splits
         if sweep.is_reached:
             sweep.keep(KIND.plan, MARKET)
-        logger.info("sweep %s: %d trials on %d seeds from %d on", path, plan.trials, plan.seeds, config.seed)
+        count, seeds = many(plan.trials, "trial"), many(plan.seeds, "seed")
+        logger.info("sweep %s: %s on %s from %d on", path, count, seeds, config.seed)
         with sweep.executor(arguments.jobs, arguments.cluster) as executor:
             train = partial(_train_all, sweep, explicit, splits, executor)
             while len(study.trials) < plan.trials:

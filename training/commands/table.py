@@ -1,5 +1,6 @@
 """All commands: what each is for, its arguments, and the function that it calls; `main.py` knows these."""
 
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,13 +17,12 @@ from training.paper.arguments import (
     PaperStepArguments,
     PaperStopArguments,
 )
-from training.run.arguments import StudyArguments, run_defaults
 from utils.config import kinds
 from utils.config.cli import DEFAULT_COMMAND, Command, Lists, in_short
 from utils.config.fuel_breaks import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
-from utils.config.trader import Config, EnvironmentConfig, Rivals
+from utils.config.trader import Config, EnvironmentConfig, Rivals, default_settings
 from utils.errors import ConfigError
 from utils.runs.run_lock import require_free
 
@@ -101,12 +101,10 @@ class EvaluateArguments(SavedRunArguments):
     borrow_bps: kinds.BasisPoints = 50.0
     """Fee a year on what target weights are short, and on cash that they owe."""
     variants: kinds.PositiveInt = 1
-    """Variants of these policies that were tried on these days, for which the verdict allows."""
+    """Variants of these policies that were tried on the judged days, for which the verdict allows."""
     null: kinds.NonNegativeInt = 0
     """Number of markets of the same days drawn again, where nothing is foretold, on which the functions of --policy are
     judged, too, to tell how often they would be praised."""
-    planted: bool = False
-    """Play --policy on built-in markets of all kinds too, and show the share of what is planted that it finds."""
     config: kinds.SettingsFile = None
     investable: kinds.InputFile = None
     """Text file of the tickers of --data that policies of your own may buy, one per line, or with the header
@@ -141,9 +139,8 @@ class EvaluateArguments(SavedRunArguments):
                 raise ConfigError(
                     f"expected --{flag} only with policies of your own and no --run: a run brings its own settings"
                 )
-        for flag in ("planted", "null"):
-            if getattr(self, flag) and (self.scores or self.trades or not self.policy):
-                raise ConfigError(f"expected --{flag} with --policy alone: files of scores or trades are of one market")
+        if self.null and (self.scores or self.trades or not self.policy):
+            raise ConfigError("expected --null with --policy alone: files of scores or trades are of one market")
         if self.variants > 1 and not self.is_of_policies:
             raise ConfigError("expected --variants with policies of your own; for a champion trials are counted")
 
@@ -208,6 +205,19 @@ class ServeArguments:
 
 
 @checked_dataclass
+class StudyArguments:
+    """Arguments of commands that train many runs."""
+
+    settings: Config = field(default_factory=Config)
+    config: kinds.SettingsFile = None
+    jobs: Annotated[int | None, Field(ge=1), kinds.Mark.FREE] = None
+    """Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU."""
+    cluster: Annotated[str | None, kinds.Mark.FREE] = None
+    """Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` for a new one on
+    this machine."""
+
+
+@checked_dataclass
 class WalkForwardArguments(StudyArguments):
     """Train, validate and test on successive folds: one equity curve over days that no champion has seen.
 
@@ -242,6 +252,15 @@ class SweepArguments(StudyArguments):
     """Settings that are tried."""
     seeds: kinds.PositiveInt = 3
     """Training runs of a trial, on as many seeds from --seed on; its value is the median of their profits."""
+
+
+def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `default_settings`; ConfigError for an unknown kind of market."""
+    if "synthetic.kind" in stated:
+        from data.synthetic.kinds import planted_kind  # takes long where no kind is needed
+
+        planted_kind(stated["synthetic.kind"])
+    return default_settings(stated)
 
 
 def refuse_early(arguments: Any) -> None:
@@ -305,7 +324,7 @@ GROUPS = {
 COMMANDS = {
     "train": Command(TrainArguments, "training.train:run_train", run_defaults),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
-    "features": Command(FeaturesArguments, "training.features.command:run_features", run_defaults),
+    "features": Command(FeaturesArguments, "training.commands.features:run_features", run_defaults),
     "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
     "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),
     "audit": Command(AuditArguments, "training.commands.audit:run_audit"),

@@ -14,7 +14,8 @@ from training.commands.table import WalkForwardArguments
 from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.compared import PlayedPolicies
 from training.evaluation.export import FILES, log_evaluation, record_look, write_evaluation
-from training.evaluation.judge import Evaluation, FoldResult
+from training.evaluation.judge import Evaluation
+from training.evaluation.verdict import FoldResult
 from training.run.market import load_market, record_or_pin_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold
@@ -26,6 +27,7 @@ from utils.jobs.job import Job, require_all
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.find import SUMMARY
 from utils.runs.run_log import REPORT
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*", REPORT)
@@ -69,7 +71,7 @@ def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits
     if not is_begun:
         record_or_pin_market(path, market, folds[-1])
     first, last = market.dates[folds[0].holdout.first], market.dates[folds[-1].holdout.last]
-    logger.info("walk-forward test %s: %d folds, test days from %s to %s", path, len(folds), first, last)
+    logger.info("walk-forward test %s: %s, test days from %s to %s", path, many(len(folds), "fold"), first, last)
     return folds
 
 

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from data.features.nine import CLOSE, OPEN
 from training.evaluation import baselines
-from training.evaluation.answer import leads
 from training.evaluation.judge import Evaluation
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
@@ -38,10 +36,6 @@ _DECIDING = 10
 ENDS = {"order": "sold", "no_bar": "no more prices", "end": "end of the days"}
 """Words for the reasons of ends."""
 HELD = "still held"
-_MARKS = {"close": "#8A8A8A", "bought": "#0072B2", "sold": "#D55E00"}
-"""Colours of a stock's chart."""
-_TRADED_STOCKS = 4
-"""Stocks whose trades are drawn, the most traded ones."""
 _LOSSES = {
     "critic": "Mean squared temporal difference of what positions gain until they are sold, percent, squared.",
     "actor": "Of the actors' scores, by the critic.",
@@ -133,7 +127,7 @@ def bars(rows: Sequence[tuple[str, float | None, str, int]]) -> list[Bar]:
 def answer_bars(evaluation: Evaluation) -> list[Bar]:
     """Return the champion's leads; blue where it is better, red where worse, neutral else."""
     rows = []
-    for one in leads(evaluation):
+    for one in evaluation.leads:
         mean, low, high = (number(value, 1, is_signed=True) for value in (one.test.mean, *one.test.interval))
         text = f"{mean} % a year, {low} to {high}: {one.word}"
         rows.append((f"over {one.policy}", one.test.mean, text, one.sign))
@@ -154,44 +148,23 @@ def holding_bars(evaluation: Evaluation) -> list[Bar]:
     return bars([(str(t), mean[t], f"{mean[t]:.1f} % in the mean, {last[t]:.1f} % last", 0) for t in order])
 
 
-def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
-    """Return the net profit of positions by "ticker" or "reason" of their ends, best first; of stocks the extremes."""
+def profit_bars(evaluation: Evaluation) -> list[Bar]:
+    """Return the net profit of positions by stock, best first; of many stocks the extremes."""
     held, capital = evaluation.positions, evaluation.played.curves[evaluation.judged].capital
     net = 100.0 * (held["profit"] - held["costs"]) / capital
-    sums = net.groupby(held[by].fillna(HELD)).agg(["sum", "count"]).sort_values("sum", ascending=False, kind="stable")
+    sums = net.groupby(held["ticker"]).agg(["sum", "count"]).sort_values("sum", ascending=False, kind="stable")
     if len(sums) > 2 * _EXTREME_STOCKS:
         sums = pd.concat([sums[:_EXTREME_STOCKS], sums[-_EXTREME_STOCKS:]])
     rows = []
-    for key, value, count in zip(sums.index, sums["sum"].tolist(), sums["count"].tolist(), strict=True):
+    for ticker, value, count in zip(sums.index, sums["sum"].tolist(), sums["count"].tolist(), strict=True):
         text = f"{number(value, 2, is_signed=True)} % of the capital in {many(count, 'position')}"
-        rows.append((ENDS.get(key, str(key)), value, text, int(np.sign(value))))
+        rows.append((str(ticker), value, text, int(np.sign(value))))
     return bars(rows)
 
 
 def gain_percent(equity: Float64Array) -> Float64Array:
     """Return the change since the first value in percent."""
     return np.asarray(100.0 * (equity / equity[0] - 1.0))
-
-
-def traded_stocks(evaluation: Evaluation) -> list[Chart]:
-    """Draw the stocks of which the judged account traded most, each with its purchases and sales."""
-    market, trades = evaluation.market, evaluation.trades
-    traded = trades["value"].abs().groupby(trades["ticker"]).sum().sort_values(ascending=False, kind="stable")
-    charts = []
-    for ticker in traded.index[:_TRADED_STOCKS]:
-        column, of_ticker = market.tickers.index(ticker), trades[trades["ticker"] == ticker]
-        days = np.searchsorted(evaluation.dates, of_ticker["date"].to_numpy(dtype="datetime64[D]"))
-        bars, is_bought = market.data_array[evaluation.played.days, column], of_ticker["value"].to_numpy() > 0
-        price = bars[days, CLOSE if evaluation.config.env.fill == "same_close" else OPEN].astype(np.float64)
-        points = {
-            label: (evaluation.dates[days[some]], price[some])
-            for label, some in (("bought", is_bought), ("sold", ~is_bought))
-        }
-        lines, note = {"close": bars[:, CLOSE].astype(np.float64)}, f"{len(of_ticker)} purchases and sales."
-        charts.append(
-            Chart(str(ticker), evaluation.dates, lines, "{:,.2f}", points, note=note, has_zero=False, colours=_MARKS)
-        )
-    return charts
 
 
 def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:

@@ -1,17 +1,49 @@
-"""All that is known of a judged policy and of those that are compared with it."""
+"""The baselines of some days, fitted and played once, and what is known of a judged policy beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
 from numpy.typing import NDArray
 
-from training.evaluation.asked import Asked
+from data.market import Market
+from data.splits import Span
+from data.synthetic.built_in import PlantedScores
+from environment.benchmark import Benchmark
+from environment.portfolio import Portfolio
+from environment.positions import as_rows, daily_table, positions
+from training.evaluation.baselines import (
+    BENCHMARK,
+    CASH,
+    EQUAL,
+    INDEX,
+    NEXT_CLOSE,
+    RANDOM,
+    BandRule,
+    Tuning,
+    index_close,
+    planted_rules,
+    simple_rules,
+)
 from training.evaluation.measures import EquityCurves
+from training.evaluation.nulls import Active
+from training.evaluation.play import Asked, EvaluationSetup, Played, play_held, play_rules
+from training.evaluation.supervised import fit_supervised
+from training.forecasts.skill import HORIZONS, returns_ahead
 from utils.arrays import Float64Array
+from utils.config.trader import Config, EvaluationConfig
+from utils.errors import ConfigError
+from utils.memory.guard import require_memory
+from utils.progress import progress
+
+COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
+"""Per leg, commission and slippage together."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +112,185 @@ class PlayedPolicies:
             scores=each("scores", [name for name in parts[0].scores if name in common]),
             ahead=each("ahead", [*parts[0].ahead]),
         )
+
+
+def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> EquityCurves:
+    """Hold the same (D, P, n) weights again in another portfolio's account, as at another cost of a leg."""
+    account = portfolio.account
+    account.reset(setup.start.repeat(held.shape[1]), steps=setup.steps)
+    for target in torch.from_numpy(held).to(account.device):
+        account.step(target)
+    return EquityCurves.of(account, held)
+
+
+def at_costs(setup: EvaluationSetup, played: Mapping[str, Played]) -> dict[float, dict[str, EquityCurves]]:
+    """Return accounts that hold the same weights under other costs; those that may be short are played apart."""
+    at_cost = dict[float, dict[str, EquityCurves]]()
+    for bps in progress(COSTS_BPS, "judge", "cost level"):
+        at_cost[bps] = {policy: one.curves for policy, one in played.items()}
+        for is_signed in {one.is_signed for one in played.values()}:
+            alike = [policy for policy, one in played.items() if one.is_signed == is_signed]
+            portfolio = setup.signed if is_signed else setup.portfolio
+            together = np.concatenate([played[policy].held for policy in alike], axis=1)
+            again = replay(portfolio.under(cost_bps=bps, slippage_bps=0.0), setup, together)
+            at_cost[bps] |= {policy: again.one(place) for place, policy in enumerate(alike)}
+    return at_cost
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """What stands beside every policy that is judged on some days, played once for all of them."""
+
+    setup: EvaluationSetup
+    rules: Mapping[str, BandRule]
+    """Those that hold by a score."""
+
+    @classmethod
+    def fitted(
+        cls,
+        market: Market,
+        planted: PlantedScores | None,
+        config: Config,
+        days: Span,
+        judging: EvaluationConfig,
+        device: torch.device | str = "cpu",
+    ) -> Baselines:
+        """Fit supervised baselines to the training days, and tune simple rules and those of a built-in market there.
+
+        Args:
+            config: whose trading rules and seed apply.
+            days: that are judged.
+
+        Raises:
+            ConfigError: there are no such days, or the benchmark cannot be read.
+        """
+        if not days.days:
+            raise ConfigError(
+                "expected data with a holdout, got none: training and validation use all days; leave --split out"
+            )
+        benchmark = Benchmark.of(market, judging.benchmark_weights, config.seed)
+        portfolio = Portfolio.on(market, config.env, device, benchmark)
+        setup = EvaluationSetup(
+            market,
+            portfolio,
+            Tuning.of(market, portfolio.under()),
+            days.first,
+            days.days - 1,
+            benchmark.columns.tolist(),
+            BENCHMARK if judging.benchmark_weights else EQUAL,
+            index_close(judging.benchmark, market, np.arange(days.first, days.last + 1)),
+        )
+        rules, span = dict[str, BandRule](), slice(days.first, days.last + 1)
+        if judging.rivals == "learned":
+            learned = fit_supervised(market, setup.tuning, refit_days=judging.rival_refit, days=span)
+            rules = {name: one.rule for name, one in learned.items()}
+        rules |= simple_rules(market, setup.tuning)
+        if planted is not None:
+            rules |= planted_rules(planted, setup.tuning)
+        return cls(setup, rules)
+
+    @cached_property
+    def played(self) -> dict[str, Played]:
+        """Return the accounts by name."""
+        return {**play_held(self.setup), **play_rules(self.setup, self.rules)}
+
+    @cached_property
+    def at_cost(self) -> dict[float, dict[str, EquityCurves]]:
+        """Return the same under other costs."""
+        return at_costs(self.setup, self.played)
+
+    def beside(
+        self,
+        name: str,
+        accounts: Mapping[str, Played],
+        draws: int,
+        generator: torch.Generator,
+        costs: Mapping[float, Mapping[str, EquityCurves]] | None = None,
+    ) -> PlayedPolicies:
+        """Return one of some accounts, the judged one, with all that is played beside it.
+
+        Args:
+            accounts: by name; the others are shown, and nothing else.
+            draws: number of random pickers.
+            costs: the accounts under other costs, see `at_costs`; default: nothing is told of other costs.
+        """
+        setup, judged, own = self.setup, accounts[name], {name: accounts[name], **accounts}
+        curves = {policy: one.curves for policy, one in {**own, **self.played}.items()}
+        at_cost = {bps: {n: of[n] for n in own} | self.at_cost[bps] for bps, of in (costs or {}).items()}
+        if setup.portfolio.rules.fill == "next_open":
+            curves[NEXT_CLOSE] = replay(self._at_close(judged.is_signed), setup, judged.held)
+        if setup.index is not None:
+            of_index = self._untraded(setup.index, 1.0)
+            curves[INDEX] = of_index
+            at_cost = {bps: {**level, INDEX: of_index} for bps, level in at_cost.items()}
+        require_memory("random pickers", {"--random-pickers": draws, "days": setup.steps, "bytes": 48})
+        if judged.is_neutral:
+            curves[CASH] = self._untraded(np.ones(setup.steps + 1), 0.0)
+        active = self._active(judged)
+        drawn = np.maximum(judged.curves.daily + active.permuted(draws, generator), -100.0)
+        first = {name: curves.pop(name), RANDOM: _random_curves(judged.curves, drawn)}
+        trades, rules = judged.trades, setup.portfolio.rules
+        assert trades is not None
+        how = {"fills_at_close": rules.fill == "same_close", "is_flat_at_end": False}
+        scores = {} if judged.scores is None else {name: judged.scores}
+        scores |= {n: rule.scores[setup.judged].astype(np.float64) for n, rule in self.rules.items()}
+        opens = setup.prices(setup.portfolio.quotes.open)[:, : len(setup.market.investable_columns)]
+        last = pd.DataFrame(setup.prices(setup.portfolio.quotes.close)).ffill().iloc[-1].tolist()
+        return PlayedPolicies(
+            curves={**first, **curves},
+            benchmark=CASH if judged.is_neutral else setup.benchmark,
+            market=setup.benchmark,
+            weights=judged.held[:, 0],
+            asked=judged.asked,
+            active_share={
+                other: float(0.5 * np.abs(judged.held - one.held).sum(axis=2).mean())
+                for other, one in self.played.items()
+            },
+            days=setup.days,
+            tickers=[setup.market.tickers[column] for column in setup.columns],
+            traded=daily_table(trades, 0),
+            positions=[
+                {**one, "value": one["shares"] * worth, "profit": one["profit"] + one["shares"] * worth}
+                for one in as_rows(positions(trades, 0, setup.first, rules.cost_rate, **how))
+                for worth in (last[one["stock"]],)
+            ],
+            selection=active.selection,
+            at_cost=at_cost,
+            scores=scores,
+            ahead={h: returns_ahead(opens, slice(0, setup.steps), h) for h in HORIZONS},
+        )
+
+    def _untraded(self, closes: Float64Array, exposure: float) -> EquityCurves:
+        """Return an account that follows (D + 1,) closes without a trade."""
+        path, nothing = self.setup.portfolio.rules.initial_capital * closes[None] / closes[0], np.zeros(1)
+        invested = np.full((1, self.setup.steps), exposure)
+        return EquityCurves.untraded(np.asarray(path, np.float64), invested, traded=nothing, costs=nothing)
+
+    def _active(self, judged: Played) -> Active:
+        """Return the weights of an account less the benchmark's, in investable stocks."""
+        setup, benchmark = self.setup, self.played[self.setup.benchmark]
+        some, quotes = slice(len(setup.market.investable_columns)), setup.portfolio.quotes
+        less = 0.0 if judged.is_neutral else 1.0
+        before, held = (
+            getattr(judged, n)[:, 0, some] - less * getattr(benchmark, n)[:, 0, some] for n in ("before", "held")
+        )
+        prices = setup.prices(quotes.open)[:, some], setup.prices(quotes.close)[:, some]
+        member = None if quotes.is_member is None else quotes.is_member[setup.judged, some].cpu().numpy()
+        return Active.of(before, held, *prices, at_close=setup.portfolio.rules.fill == "same_close", member=member)
+
+    def _at_close(self, is_signed: bool) -> Portfolio:
+        """Return a portfolio in which orders are filled at the next close."""
+        portfolio = (self.setup.signed if is_signed else self.setup.portfolio).under()
+        quotes = replace(portfolio.quotes, open=portfolio.quotes.close)
+        portfolio.quotes = portfolio.account.quotes = portfolio.benchmark.quotes = quotes
+        return portfolio
+
+
+def _random_curves(judged: EquityCurves, daily: Float64Array) -> EquityCurves:
+    """Return the curves of (draws, D) daily returns, percent, of accounts that trade as much as the judged one."""
+    draws = len(daily)
+    growth = np.concatenate((np.ones((draws, 1)), 1 + daily / 100), axis=1)
+    same = {name: np.repeat(getattr(judged, name), draws) for name in ("traded", "costs", "largest", "sessions")}
+    exposure = np.repeat(judged.exposure, draws, axis=0)
+    equity = np.asarray(judged.capital * np.cumprod(growth, axis=1), np.float64)
+    return EquityCurves.untraded(equity, exposure, **same)

@@ -1,10 +1,13 @@
-"""An evaluation on the console and as files: results.json, trades, equity, and a self-contained page."""
+"""An evaluation as text, and as files: results.json, trades, equity, and a self-contained page."""
 
 import dataclasses
 import filecmp
 import itertools
 import logging
 import shutil
+import textwrap
+from calendar import month_abbr
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,13 @@ import pandas as pd
 
 from data.record import data_fingerprint
 from training.evaluation import charts
-from training.evaluation.answer import answer, earned, headline, in_words, part_rows, untrained
-from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, MOMENTUM, RANDOM
+from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, MOMENTUM, RANDOM, RULE
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation
-from training.evaluation.measures import METRICS
-from training.evaluation.page.document import document, shown_settings, write_document
+from training.evaluation.measures import METRICS, Estimate
+from training.evaluation.pages import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
-from training.forecasts.skill import HORIZONS
+from training.forecasts.skill import HORIZONS, clearest
 from utils.arrays import DateArray, Float64Array
 from utils.charts import number
 from utils.config.cli import command_line
@@ -29,16 +31,86 @@ from utils.config.settings import changed_flags
 from utils.config.trader import profile_config
 from utils.metrics import daily_returns
 from utils.runs.run_log import REPORT, write_atomically, write_json
-from utils.tables import many, spreadsheet_text
+from utils.tables import many, spreadsheet_text, table, written_p
 
 logger = logging.getLogger(__name__)
 RESULTS, EQUITY, TRADES, POSITIONS = "results.json", "equity.csv", "trades.csv", "positions.csv"
 REFUSED = "refused.csv"
 SCHEMA = 1
 """Of results.json; docs/evaluate.md lists its fields."""
+_MOST_COLUMNS, _UNBROKEN = 120, 10**6
+_SYNTHETIC = "synthetic market: says nothing about real ones"
+_SHOWN = ("return", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
+"""Measures of a file's table."""
 FILES = (RESULTS, REPORT, EQUITY, TRADES, POSITIONS, REFUSED)
 """What `write_evaluation` writes, the last one of trades that were not done as claimed."""
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def answer(evaluation: Evaluation, lines: Mapping[str, object] | None = None, width: int | None = None) -> str:
+    """Return the result as a person reads it on a terminal, with further lines by their labels at its end.
+
+    First what is earned, then what of it is followed and how sure it is, then what else to know.
+
+    Args:
+        width: of the lines, letters; default: that of the terminal.
+    """
+    is_synthetic, policies = evaluation.config.data is None, evaluation.policies
+    width = width or min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+    first, last = (str(evaluation.dates[place])[:7] for place in (0, -1))
+    said = [f"RESULT  {evaluation.split}, {first} to {last}, after costs"]
+    for name in evaluation.earned:
+        sharpe, fall = (policies[name][key].value for key in ("sharpe", "max_drawdown"))
+        said.append(f"{_cells(name, policies)}   Sharpe {_text(sharpe, '.1f')}   max drawdown {_text(fall, '.0f')} %")
+    said.append(f"{'':25}{'lead, % a year':>16}")
+    said += [f"{_cells(one.policy, policies)}   {_text(one.test.mean):>7}   {one.word}" for one in evaluation.leads]
+    if RULE in policies:
+        said.append(f"{_cells(RULE, policies, 'ceiling')}   {RULE}")
+    asked = None if evaluation.judged == CHAMPION else evaluation.played.asked
+    labelled = {
+        "asked": evaluation.apart or (asked.sentence if asked else ""),
+        "training days": evaluation.evidence_sentence,
+        evaluation.split: evaluation.conclusion,
+        "verdict": "" if is_synthetic else evaluation.headline.partition(":")[0],
+        "null markets": evaluation.null.sentence if evaluation.null else "",
+        "networks": evaluation.untrained,
+        "warning": evaluation.suspicion,
+        "note": _SYNTHETIC if is_synthetic else f"known biases: {', '.join(evaluation.biases).lower()}",
+    }
+    for label, text in labelled.items():
+        if text:
+            said.append(textwrap.fill(f"  {label:<15}{text}", width, subsequent_indent=" " * 17))
+    return "\n".join([*said, *(f"  {label:<15}{text}" for label, text in (lines or {}).items())])  # whole, to be copied
+
+
+def in_full(evaluation: Evaluation, lines: Mapping[str, object] | None = None) -> str:
+    """Return the answer with all policies, tests, what to know before believing them, and the verdict, for files."""
+    measures = list[dict[str, Any]]()
+    for name, found in evaluation.policies.items():
+        _, low, high = found["return"]
+        row = {"policy": name, **{METRICS[key].label: found[key].value for key in _SHOWN}}
+        row["return 95%"] = None if low is None else f"{low:+.2f} to {high:+.2f}"
+        sessions = clearest(ranks := evaluation.coefficients.get(name, {}))
+        row["rank IC (sessions)"] = sessions and f"{ranks[sessions].mean:.3f} ({sessions})"
+        measures.append(row)
+    tables = (table(rows, list(rows[0])) for rows in (measures, part_rows(evaluation)))
+    told = [*evaluation.caveats, f"verdict: {' '.join((*evaluation.warnings, evaluation.finding))}"]
+    return "\n\n".join([answer(evaluation, lines, _UNBROKEN), *tables, "\n".join(told)])
+
+
+def part_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Return the parts of the profit, and the differences from others, with their tests."""
+    return [
+        {"% a year": label, "mean": test.mean, "95%": "{:+.2f} to {:+.2f}".format(*test.interval), "p": written_p(p)}
+        for _, label, test, p in evaluation.verdict.parts
+    ]
+
+
+def _cells(name: str, policies: Mapping[str, Mapping[str, Estimate]], label: str = "") -> str:
+    return f"  {label or name:<15}{_text(policies[name]['return'].value):>7} %"
+
+
+def _text(value: float | None, form: str = "+,.1f") -> str:
+    return "-" if value is None else format(value, form)
 
 
 def results(evaluation: Evaluation) -> dict[str, Any]:
@@ -103,7 +175,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
     if evaluation.never_traded:
         logger.info("%s", evaluation.sentence)
     else:
-        logger.info("%s", in_words(evaluation), extra={"terminal": answer(evaluation)})
+        logger.info("%s", in_full(evaluation), extra={"terminal": answer(evaluation)})
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
@@ -173,38 +245,22 @@ def render(evaluation: Evaluation) -> str:
     return document(
         "page.html",
         evaluation.title,
+        report=evaluation,
+        charts=charts,
         metrics=METRICS,
         limit=TAIL,
-        report=evaluation,
         facts=_facts(evaluation),
-        champion=evaluation.policies[evaluation.judged],
-        earned=[*earned(evaluation), evaluation.played.benchmark],
-        headline=headline(evaluation) if evaluation.config.data is not None else "",
-        answer=charts.answer_bars(evaluation),
-        untrained=untrained(evaluation),
-        inputs=charts.input_bars(evaluation),
+        earned=[*evaluation.earned, evaluation.played.benchmark],
+        headline=evaluation.headline if evaluation.config.data is not None else "",
         alike=_correlations(evaluation),
-        first=charts.first_charts(evaluation),
-        equity=charts.equity_chart(evaluation),
-        daily=charts.daily_charts(evaluation),
-        holdings=charts.holding_bars(evaluation),
+        months=month_abbr[1:],
         monthly=[
             (year, months, (own, other, own - other))
             for (year, months, own), (*_, other) in zip(monthly, of_benchmark, strict=True)
         ],
         parts=part_rows(evaluation),
         scores=_score_rows(evaluation),
-        cost_titles=[f"{bps:g} bp" for bps in evaluation.played.at_cost],
-        costs=[(name, *of_policy.values()) for name, of_policy in evaluation.cost_returns.items()],
-        ledger=[
-            (look.time, look.run, look.champion_generation, look.command, look.result) for look in evaluation.looks
-        ],
-        by_stock=charts.profit_bars(evaluation, "ticker"),
         decided=_decided(evaluation),
-        by_reason=charts.profit_bars(evaluation, "reason"),
-        months=_MONTHS,
-        traded=charts.traded_stocks(evaluation),
-        fitness=[charts.fitness_chart(evaluation.records)] if evaluation.records else [],
         settings=shown_settings(evaluation.config),
         training=None if evaluation.champion_generation is None else again,
     )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,20 +13,30 @@ import pandas as pd
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
-from training.evaluation.baselines import CASH, CHAMPION, NEVER_BEST, ORACLE, RANDOM, RULE
-from training.evaluation.biases import known_biases
-from training.evaluation.compared import PlayedPolicies
+from training.evaluation.baselines import (
+    CASH,
+    CHAMPION,
+    CLOSED,
+    EQUAL,
+    IN_FULL,
+    LIGHTGBM,
+    NEVER_BEST,
+    ORACLE,
+    RANDOM,
+    RULE,
+    known_biases,
+)
+from training.evaluation.compared import COSTS_BPS, PlayedPolicies
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
-from training.evaluation.play import COSTS_BPS
-from training.evaluation.redrawn import Praise
-from training.evaluation.verdict import Verdict, verdict
+from training.evaluation.nulls import Praise
+from training.evaluation.verdict import FoldResult, Lead, Overfitting, Verdict, verdict, yearly
 from training.forecasts.look_ahead import LookAhead, look_ahead
-from training.forecasts.skill import Coefficient, clearest, explained_share, rank_coefficients
+from training.forecasts.skill import Coefficient, explained_share, rank_coefficients
 from utils import metrics
 from utils.arrays import Float64Array
 from utils.config.trader import Config
-from utils.statistics import expected_maximum, minimum_track_record_length, probabilistic_sharpe_ratio
+from utils.statistics import mean_test
 from utils.tables import many
 
 Split = Literal["validation", "holdout", "walk-forward"]
@@ -41,71 +51,28 @@ NOTES: dict[Split, str] = {
 """How the champion was chosen, by the days that judge it."""
 CHOSEN_IN_A_SWEEP = (
     "Settings are chosen on validation days by the sweep that this run belongs to: the verdict allows for all of its "
-    "trials, {trials:,}."
+    "trials, {trials}."
 )
 VARIANTS = (
-    "Policies tried on the judged days that the verdict allows for: {trials:,}, by --variants and recorded looks. It "
+    "Policies tried from {first} to {last} that the verdict allows for: {trials}, by --variants and recorded looks. It "
     "cannot know of others, and days to which a policy was fitted prove nothing."
 )
 UNAUDITED = (
     "Orders of a file cannot be audited: a fill's own day as their date, or a model that saw the judged days, flatters."
 )
+BESIDE = (EQUAL, LIGHTGBM, CLOSED)
+"""What a person wants the champion compared with, besides random pickers and the benchmark."""
+_BEATS = {1: "beats", 0: "does not beat", -1: "loses to"}
 _BAND = (5, 95)
 _POSITION_COLUMNS = (
     *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
     *("costs", "profit", "fills", "reason"),
 )
-_DECIDING, _NOTHING = 6, 0.0005
-"""Inputs that are named as those that decide, and what none of them may be worth."""
 DISGUISE = 0.02
 """Active share below which a policy is another one in disguise."""
 TOO_GOOD = 0.25
 """Share of the variance of the next session's moves above which forecasts have probably seen them: more than twice what
 they explain on built-in markets, and less than where closes are dated a day early."""
-
-
-@dataclass(frozen=True)
-class FoldResult:
-    """A fold of a walk-forward test and the returns of its champion and of the mean random picker on its test days.
-
-    `dates` are the first and the last of its training, validation and test days.
-    """
-
-    name: str
-    dates: dict[str, list[str]]
-    champion_generation: int
-    return_percent: float
-    random_return_percent: float
-
-
-@dataclass(frozen=True)
-class Overfitting:
-    """How much of a result may come from choosing the best of many."""
-
-    deflated_information_ratio: float | None
-    """Probability that the true information ratio over the benchmark is above that of the best of `trials` without
-    skill, from 0 to 1; None where the champion earns what the benchmark does."""
-    trials: int
-    expected_best_ratio: float
-    """Annualised information ratio that the best of `trials` without skill is expected to show."""
-    days: int
-    minimum_track_record_days: int | None
-    note: str
-
-    @property
-    def lines(self) -> list[str]:
-        """Return the estimates as sentences."""
-        chance = "none, the returns are those of the benchmark."
-        if self.deflated_information_ratio is not None:
-            chance = (
-                f"{self.deflated_information_ratio:.3f}, the probability that the true ratio is above "
-                f"{self.expected_best_ratio:.2f} a year, which the best of {self.trials:,} without skill would show."
-            )
-        record = "none, the Sharpe ratio is not above zero."
-        if needed := self.minimum_track_record_days:
-            like = f"{many(needed, 'day')} like the {self.days:,} judged"
-            record = f"{like} make the Sharpe ratio significantly above zero (95%)."
-        return [f"Deflated information ratio: {chance}", f"Minimum track record: {record}"]
 
 
 @dataclass(frozen=True)
@@ -139,7 +106,7 @@ class Evaluation:
     evidence: Sequence[Evidence] = ()
     """Of each champion, from its training days, with the share of its scores that it follows."""
     importance: Mapping[str, float] = field(default_factory=dict)
-    """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
+    """Importance of each input to the champion on these days, by name, see `training.evaluation.importance`."""
     decided: Mapping[int, str] = field(default_factory=dict)
     """Of the champion's largest positions, by their rows of `positions`: the inputs that moved their forecasts most."""
     has_code: bool = True
@@ -168,7 +135,7 @@ class Evaluation:
         played, judged, held = self.played, self.judged, self.played.benchmark
         daily = {name: curves.daily for name, curves in played.curves.items()}
         exposure = {name: curves.exposure[0] for name, curves in played.curves.items()}
-        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in {judged, held, *NEVER_BEST}]
+        others = [name for name in daily if name not in {judged, held, *NEVER_BEST}]
         if held == CASH:  # what needs no capital is no rival of those that are invested
             others = []
         invested = float(exposure[judged].mean())
@@ -260,15 +227,6 @@ class Evaluation:
         """Return the rank information coefficients of all scores, by policy and by sessions of the returns."""
         return {name: rank_coefficients(scores, self.played.ahead) for name, scores in self.played.scores.items()}
 
-    @property
-    def importance_sentence(self) -> str:
-        """Name the inputs that decide, with the rank correlation that is lost without their values; empty for none."""
-        worth = [f"{name} {lost:.3f}" for name, lost in [*self.importance.items()][:_DECIDING] if lost > _NOTHING]
-        if not worth:
-            return ""
-        ahead = many(clearest(self.coefficients[self.judged]) or 0, "session")
-        return f"by rank correlation with returns of {ahead} lost when shuffled: {', '.join(worth)}"
-
     @cached_property
     def explained(self) -> float:
         """Return the share of the variance of the next session's moves that scores explain out of sample, the largest.
@@ -295,20 +253,13 @@ class Evaluation:
 
     @cached_property
     def overfitting(self) -> Overfitting:
-        """Estimate how much choosing the champion among those evaluated on these days may have added.
-
-        Without skill the ratio of T independent days has mean 0 and deviation 1 / sqrt(T - 1) (Bailey & Lopez de Prado
-        2012, at a ratio of 0), which stands for the deviation over trials.
-        """
-        curves = self.played.curves
-        champion, held = (metrics.daily_returns(curves[n].equity[0]) for n in (self.judged, self.played.benchmark))
-        best = expected_maximum(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
-        deflated, days = probabilistic_sharpe_ratio(champion - held, best), len(champion)
-        needed, is_of_sweep = minimum_track_record_length(champion), self.split == "validation" and self.trials > 1
-        note = CHOSEN_IN_A_SWEEP.format(trials=self.trials) if is_of_sweep else NOTES[self.split]
+        """Estimate how much choosing the champion among those evaluated on these days may have added."""
+        judged, held = (self.played.curves[name].equity[0] for name in (self.judged, self.played.benchmark))
+        note = CHOSEN_IN_A_SWEEP if self.split == "validation" and self.trials > 1 else NOTES[self.split]
         if self.judged != CHAMPION:
-            note = VARIANTS.format(trials=self.trials)
-        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, days, needed, note)
+            note = VARIANTS.format(trials="{trials}", first=self.dates[0], last=self.dates[-1])
+        note = note.format(trials=f"{self.trials:,}")
+        return Overfitting.of(metrics.daily_returns(judged), metrics.daily_returns(held), self.trials, note)
 
     @cached_property
     def cost_returns(self) -> dict[str, dict[str, float]]:
@@ -371,8 +322,53 @@ class Evaluation:
     def title(self) -> str:
         if self.judged != CHAMPION:
             return f"{self.judged} on {self.split} days"
-        count = f"{len(self.folds)} champion{'s' * (len(self.folds) != 1)}"
-        return f"{self.name}: {f'walk-forward test of {count}' if self.folds else f'{self.judged} on {self.split}'}"
+        tested = f"walk-forward test of {many(len(self.folds), 'champion')}"
+        return f"{self.name}: {tested if self.folds else f'{self.judged} on {self.split}'}"
+
+    @property
+    def leads(self) -> list[Lead]:
+        """Return the leads over what was played; tests allow for as many trials and baselines as the verdict's."""
+        verdict, curves = self.verdict, self.played.curves
+        looks = self.trials * (1 if verdict.best_baseline is None else verdict.best_baseline.among)
+        tests = {RANDOM: verdict.selection.test, self.played.benchmark: verdict.over_benchmark}
+        for name in BESIDE:
+            if name in curves and name not in tests:
+                tests[name] = yearly(mean_test(curves[self.judged].daily[0] - curves[name].daily[0], looks))
+        signs = {RANDOM: verdict.skills["selection"]}
+        return [Lead(name, test, signs.get(name, test.sign)) for name, test in tests.items()]
+
+    @property
+    def headline(self) -> str:
+        """Return in a few words whether training days show an edge, and what follows; empty without a test."""
+        if not self.evidence:
+            return ""
+        strongest = min(self.evidence, key=lambda one: min(one.p_value, one.cash_p_value))
+        shrink, timing = self.mean_believed
+        return replace(strongest, shrink=shrink, timing=timing).headline
+
+    @property
+    def conclusion(self) -> str:
+        """Return what the judged days tell, in one line."""
+        told = self.verdict.brief
+        rivals = [one for one in self.leads if one.policy in (self.played.benchmark, LIGHTGBM)]
+        for sign, verb in _BEATS.items():
+            if names := [one.policy for one in rivals if one.sign == sign]:
+                told.append(f"{verb} {' and '.join(names)}")
+        return "; ".join(told)
+
+    @property
+    def untrained(self) -> str:
+        """Say that no network was ever trained; empty where one was, or none was to be."""
+        records = self.records if self.config.learning.has_gradients else ()
+        if not records or any("critic_loss" in record["learning"] for record in records):
+            return ""
+        size, starts = (f"{records[-1]['replay'][name]:,}" for name in ("size", "training_starts"))
+        return f"never trained (buffer {size} of {starts}): more --generations train them"
+
+    @property
+    def earned(self) -> list[str]:
+        """Return the policies whose earnings are told first: agents in full, if they are followed in part, and it."""
+        return [*({IN_FULL} & {*self.policies} if self.judged == CHAMPION else ()), self.judged]
 
     @property
     def caveats(self) -> list[str]:

@@ -140,7 +140,7 @@ METRICS: dict[str, Metric] = {
     "expected_shortfall": Metric("Expected shortfall", "% a day", 2, "Mean loss of the worst 5% of days."),
     "turnover": Metric("Turnover", "times a year", 1, "Value bought and sold per year, over twice the mean equity."),
     "exposure": Metric("Exposure", "%", 1, "Mean share of equity that is invested."),
-    "beta": Metric("Beta", "ratio", 2, "Regression coefficient of daily returns on those of the benchmark."),
+    "beta": Metric("Beta", "ratio", 2, "Slope of the regression of daily returns on those of the benchmark."),
     "alpha": Metric("Alpha", "% a year", 1, "Mean daily return less beta times the benchmark's, times 252."),
     "held": Metric("Held", "stocks", 1, "Mean number of stocks held."),
     "largest": Metric("Largest", "%", 1, "Mean of each day's largest weight."),

@@ -6,8 +6,8 @@ Whatever can be judged is a policy of `environment.portfolio`; what its account 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -17,37 +17,33 @@ from torch import Tensor
 
 from data.market import Market
 from environment import portfolio as portfolios
-from environment.account import Trades
+from environment.account import Account, Trades
 from environment.benchmark import Benchmark
 from environment.portfolio import Policy, Portfolio
-from environment.positions import as_rows, daily_table, positions
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
-from training.evaluation.asked import Asked
 from training.evaluation.baselines import (
-    CASH,
     EQUAL,
     EQUAL_RISK,
     HOLD,
-    INDEX,
-    NEXT_CLOSE,
-    RANDOM,
+    LAST_DAYS,
     SURVIVORS,
+    BandRule,
+    Tuning,
     inverse_volatility,
+    numbers_of,
 )
-from training.evaluation.biases import LAST_DAYS
-from training.evaluation.compared import PlayedPolicies
 from training.evaluation.measures import EquityCurves
-from training.evaluation.nulls import Active
-from training.evaluation.rules import BandRule, Tuning, numbers_of
-from training.forecasts.skill import HORIZONS, agent_scores, returns_ahead
+from training.forecasts.skill import agent_scores
 from training.rollout import TABLE_BYTES, follow, roll_out
 from utils.arrays import Float64Array
-from utils.memory.guard import require_memory
-from utils.progress import progress
+from utils.metrics import TRADING_DAYS_PER_YEAR
 
-COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
-"""Per leg, commission and slippage together."""
+APART, _TIMES = 0.05, 0.5
+"""Share of the equity, or of the turnover, by which another portfolio was held than was asked for; and the
+least turnover, times the equity a year, of which that is said: small orders that are repeated daily do not reach it."""
+_LEAST = 1e-7
+"""Share of the equity below which nothing was left undone."""
 _NEUTRAL = 0.1
 """Mean net weight, of either sign, below which a portfolio with shorts is dollar-neutral, and held against cash."""
 
@@ -103,6 +99,99 @@ class EvaluationSetup:
     def prices(self, values: Tensor) -> Float64Array:
         """Return (days, n) prices on the judged days and the last one."""
         return np.asarray(values[self.first : self.first + self.steps + 1].cpu().numpy())
+
+
+class Lapse(NamedTuple):
+    """Trades that were not done as asked, or done unasked, for one reason."""
+
+    reason: str
+    orders: int
+    turnover: float
+    """Half of their value, as a share of the equity a year."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The account of a policy against the weights that it asked for; turnovers are times the equity a year."""
+
+    turnover: float
+    done: float
+    gap: float
+    """Half the distance of the weights after the fills from those asked for, mean over days."""
+    lapses: Sequence[Lapse] = ()
+    """The largest first."""
+    how: str = ""
+    """How scores became weights."""
+    notes: Sequence[str] = ()
+    """What of the policy was left out before it was played."""
+    refused: pd.DataFrame | None = field(default=None, compare=False)
+    """Rows of trades that were left out, each with its reason."""
+
+    @classmethod
+    def of(cls, target: Float64Array, before: Float64Array, held: Float64Array, account: Account, first: int) -> Self:
+        """Compare (D, m) target weights, NaN keeps, with the (D, n) weights of the only account around its fills.
+
+        Args:
+            first: day of the first decision.
+        """
+
+        def part(values: Tensor) -> Float64Array:
+            return np.asarray(values[:, 0].cpu().numpy())
+
+        quotes, days = account.quotes, slice(first, first + len(target))
+        wanted = np.pad(target, ((0, 0), (0, before.shape[1] - target.shape[1])))
+        wanted = np.where(np.isnan(wanted), before, wanted)
+        has_bar = quotes.close[days].isfinite().cpu().numpy()
+        member = np.ones_like(has_bar) if quotes.is_member is None else quotes.is_member[days].cpu().numpy()
+        trades, equity = account.trades(), account.equity_curve[:-1].cpu().numpy()
+        worth = pd.DataFrame(quotes.close[: days.stop].cpu().numpy()).ffill().fillna(0.0).to_numpy()[days] / equity
+        ordered, filled, closed = (part(shares) * worth for shares in (trades.asked, trades.filled, trades.closed))
+        unordered, unfilled, rules = wanted - before - ordered, ordered - filled, account.rules
+        has_fill, is_locked = np.isfinite(part(trades.price)), rules.drawdown_lock > 0
+        most = np.full(has_fill.shape, np.inf)
+        if rules.volume_cap > 0 and quotes.volume is not None:
+            day = first + (rules.fill == "next_open")
+            most = rules.volume_cap / 100 * quotes.volume[day : day + len(target)].cpu().numpy()
+        is_capped = np.abs(part(trades.asked)) > most
+        why = {
+            "no bar at the close": (unordered, ~has_bar),
+            "not in the universe on the day": (unordered, has_bar & ~member),
+            "drawdown lock": (unordered, has_bar & member & is_locked),
+            "weights below 0, or above 1 in sum": (unordered, has_bar & member & (not is_locked)),
+            "no bar at the fill": (unfilled, ~has_fill),
+            "volume cap": (unfilled, has_fill & is_capped),
+            "cash, after costs and the night's moves": (unfilled, has_fill & ~is_capped),
+            "sold unasked, as prices or equity had ended": (closed, np.full_like(has_bar, True)),
+        }
+        years, lapses = len(target) / TRADING_DAYS_PER_YEAR, list[Lapse]()
+        for reason, (value, applies) in why.items():
+            missed = np.abs(value[applies])
+            if count := int((missed > _LEAST).sum()):
+                lapses.append(Lapse(reason, count, float(0.5 * missed.sum() / years)))
+        turnover, done = (float(0.5 * np.abs(value).sum() / years) for value in (wanted - before, filled + closed))
+        gap = float(0.5 * np.abs(held - wanted).sum(axis=1).mean())
+        return cls(turnover, done, gap, sorted(lapses, key=lambda one: -one.turnover))
+
+    @property
+    def is_apart(self) -> bool:
+        """Tell whether another portfolio was held than was asked for."""
+        return self.gap > APART or abs(self.turnover - self.done) > max(APART * self.turnover, _TIMES)
+
+    @property
+    def sentence(self) -> str:
+        """Say both in words, with the reasons."""
+        told = (
+            f"Turnover asked {self.turnover:.1f} a year, done {self.done:.1f}; on the mean day {self.gap:.1%} of the "
+            "equity was elsewhere than asked."
+        )
+        why = "; ".join(f"{reason} (orders: {orders:,}, {times:.2f} a year)" for reason, orders, times in self.lapses)
+        return f"{told} Why: {why}." if why else told
+
+    @property
+    def warning(self) -> str:
+        """Return what the verdict begins with: that another portfolio was judged, or what was left out of it."""
+        apart = f"Another portfolio was judged than the policy asked for. {self.sentence}" if self.is_apart else ""
+        return " ".join((*self.notes, apart)).strip()
 
 
 @dataclass(frozen=True)
@@ -218,135 +307,3 @@ def _hold(setup: EvaluationSetup, parts: Tensor, *, is_trimmed: bool) -> Played:
     portfolio.rebalanced = None if is_trimmed else (0,)
     portfolios.play(portfolio, lambda now: now.wanted, setup.start, steps=setup.steps, keeps_trades=True)
     return Played.of(setup, portfolio)
-
-
-def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> EquityCurves:
-    """Hold the same (D, P, n) weights again in another portfolio's account, as at another cost of a leg."""
-    account = portfolio.account
-    account.reset(setup.start.repeat(held.shape[1]), steps=setup.steps)
-    for target in torch.from_numpy(held).to(account.device):
-        account.step(target)
-    return EquityCurves.of(account, held)
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """What is played beside a judged policy, the same for all that are judged on these days."""
-
-    setup: EvaluationSetup
-    rules: Mapping[str, BandRule]
-    played: Mapping[str, Played]
-
-    @classmethod
-    def of(cls, setup: EvaluationSetup, rules: Mapping[str, BandRule]) -> Baselines:
-        """Play all baselines."""
-        return cls(setup, rules, {**play_held(setup), **play_rules(setup, rules)})
-
-    def beside(
-        self,
-        name: str,
-        judged: Played,
-        draws: int,
-        generator: torch.Generator,
-        others: Mapping[str, Played] | None = None,
-    ) -> PlayedPolicies:
-        """Return a judged policy with all that is played beside it, under several costs.
-
-        Args:
-            draws: number of random pickers.
-            others: accounts that are shown, and nothing else.
-        """
-        setup = self.setup
-        played = {name: judged, **(others or {}), **self.played}
-        curves = {policy: one.curves for policy, one in played.items()}
-        at_cost = self._at_costs(played)
-        if setup.portfolio.rules.fill == "next_open":
-            curves[NEXT_CLOSE] = replay(self._at_close(judged.is_signed), setup, judged.held)
-        if setup.index is not None:
-            of_index = self._untraded(setup.index, 1.0)
-            curves[INDEX] = of_index
-            at_cost = {bps: {**level, INDEX: of_index} for bps, level in at_cost.items()}
-        require_memory("random pickers", {"--random-pickers": draws, "days": setup.steps, "bytes": 48})
-        if judged.is_neutral:
-            curves[CASH] = self._untraded(np.ones(setup.steps + 1), 0.0)
-        active = self._active(judged)
-        drawn = np.maximum(judged.curves.daily + active.permuted(draws, generator), -100.0)
-        first = {name: curves.pop(name), RANDOM: _random_curves(judged.curves, drawn)}
-        trades, rules = judged.trades, setup.portfolio.rules
-        assert trades is not None
-        how = {"fills_at_close": rules.fill == "same_close", "is_flat_at_end": False}
-        scores = {} if judged.scores is None else {name: judged.scores}
-        scores |= {n: rule.scores[setup.judged].astype(np.float64) for n, rule in self.rules.items()}
-        opens = setup.prices(setup.portfolio.quotes.open)[:, : len(setup.market.investable_columns)]
-        last = pd.DataFrame(setup.prices(setup.portfolio.quotes.close)).ffill().iloc[-1].tolist()
-        return PlayedPolicies(
-            curves={**first, **curves},
-            benchmark=CASH if judged.is_neutral else setup.benchmark,
-            market=setup.benchmark,
-            weights=judged.held[:, 0],
-            asked=judged.asked,
-            active_share={
-                other: float(0.5 * np.abs(judged.held - one.held).sum(axis=2).mean())
-                for other, one in self.played.items()
-            },
-            days=setup.days,
-            tickers=[setup.market.tickers[column] for column in setup.columns],
-            traded=daily_table(trades, 0),
-            positions=[
-                {**one, "value": one["shares"] * worth, "profit": one["profit"] + one["shares"] * worth}
-                for one in as_rows(positions(trades, 0, setup.first, rules.cost_rate, **how))
-                for worth in (last[one["stock"]],)
-            ],
-            selection=active.selection,
-            at_cost=at_cost,
-            scores=scores,
-            ahead={h: returns_ahead(opens, slice(0, setup.steps), h) for h in HORIZONS},
-        )
-
-    def _at_costs(self, played: Mapping[str, Played]) -> dict[float, dict[str, EquityCurves]]:
-        """Return the accounts under all costs; those that may be short are played apart from the others."""
-        at_cost = dict[float, dict[str, EquityCurves]]()
-        for bps in progress(COSTS_BPS, "judge", "cost level"):
-            at_cost[bps] = {policy: one.curves for policy, one in played.items()}
-            for is_signed in {one.is_signed for one in played.values()}:
-                alike = [policy for policy, one in played.items() if one.is_signed == is_signed]
-                portfolio = self.setup.signed if is_signed else self.setup.portfolio
-                together = np.concatenate([played[policy].held for policy in alike], axis=1)
-                again = replay(portfolio.under(cost_bps=bps, slippage_bps=0.0), self.setup, together)
-                at_cost[bps] |= {policy: again.one(place) for place, policy in enumerate(alike)}
-        return at_cost
-
-    def _untraded(self, closes: Float64Array, exposure: float) -> EquityCurves:
-        """Return an account that follows (D + 1,) closes without a trade."""
-        path, nothing = self.setup.portfolio.rules.initial_capital * closes[None] / closes[0], np.zeros(1)
-        invested = np.full((1, self.setup.steps), exposure)
-        return EquityCurves.untraded(np.asarray(path, np.float64), invested, traded=nothing, costs=nothing)
-
-    def _active(self, judged: Played) -> Active:
-        """Return the weights of an account less the benchmark's, in investable stocks."""
-        setup, benchmark = self.setup, self.played[self.setup.benchmark]
-        some, quotes = slice(len(setup.market.investable_columns)), setup.portfolio.quotes
-        less = 0.0 if judged.is_neutral else 1.0
-        before, held = (
-            getattr(judged, n)[:, 0, some] - less * getattr(benchmark, n)[:, 0, some] for n in ("before", "held")
-        )
-        prices = setup.prices(quotes.open)[:, some], setup.prices(quotes.close)[:, some]
-        member = None if quotes.is_member is None else quotes.is_member[setup.judged, some].cpu().numpy()
-        return Active.of(before, held, *prices, at_close=setup.portfolio.rules.fill == "same_close", member=member)
-
-    def _at_close(self, is_signed: bool) -> Portfolio:
-        """Return a portfolio in which orders are filled at the next close."""
-        portfolio = (self.setup.signed if is_signed else self.setup.portfolio).under()
-        quotes = replace(portfolio.quotes, open=portfolio.quotes.close)
-        portfolio.quotes = portfolio.account.quotes = portfolio.benchmark.quotes = quotes
-        return portfolio
-
-
-def _random_curves(judged: EquityCurves, daily: Float64Array) -> EquityCurves:
-    """Return the curves of (draws, D) daily returns, percent, of accounts that trade as much as the judged one."""
-    draws = len(daily)
-    growth = np.concatenate((np.ones((draws, 1)), 1 + daily / 100), axis=1)
-    same = {name: np.repeat(getattr(judged, name), draws) for name in ("traded", "costs", "largest", "sessions")}
-    exposure = np.repeat(judged.exposure, draws, axis=0)
-    equity = np.asarray(judged.capital * np.cumprod(growth, axis=1), np.float64)
-    return EquityCurves.untraded(equity, exposure, **same)

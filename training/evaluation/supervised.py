@@ -29,8 +29,7 @@ from data.features.inputs import (
 from data.features.nine import CLOSE
 from data.features.rows import InputRows
 from data.market import Market
-from training.evaluation.baselines import LIGHTGBM, RIDGE
-from training.evaluation.rules import BandRule, Tuning
+from training.evaluation.baselines import LIGHTGBM, RIDGE, BandRule, Tuning
 from training.forecasts.samples import Moments, Samples
 from utils.arrays import BoolArray, Float32Array, Float64Array, in_order
 from utils.errors import DataError

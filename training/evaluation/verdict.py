@@ -3,12 +3,21 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from training.evaluation.nulls import Timing
 from utils.arrays import Float64Array
-from utils.metrics import TRADING_DAYS_PER_YEAR
-from utils.statistics import LEVEL, MeanTest, mean_test, rank_p_value
+from utils.metrics import TRADING_DAYS_PER_YEAR, YEAR_ROOT
+from utils.statistics import (
+    LEVEL,
+    MeanTest,
+    expected_maximum,
+    mean_test,
+    minimum_track_record_length,
+    probabilistic_sharpe_ratio,
+    rank_p_value,
+)
+from utils.tables import many
 
 TAIL = (1 - LEVEL) / 2
 """Claims are one-sided: a p-value is significant up to this, the upper tail of a 95% interval."""
@@ -63,6 +72,28 @@ def outcome(difference: MeanTest) -> str:
     return {1: "better than", 0: "not significantly different from", -1: "worse than"}[difference.sign]
 
 
+_SKILLS = {
+    "selection": {1: "picks stocks better than chance", 0: "no skill in picking stocks", -1: "picks worse than chance"},
+    "timing": {1: "times the market", 0: "no timing skill", -1: "times worse than chance"},
+}
+_LEADS = {1: "clearly better", 0: "no difference", -1: "clearly worse"}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The lead of a champion over a policy."""
+
+    policy: str
+    test: MeanTest
+    """The champion's lead, percent a year."""
+    sign: int
+    """1 or -1 where the champion is significantly better or worse, as the verdict says; 0: nothing is told apart."""
+
+    @property
+    def word(self) -> str:
+        return _LEADS[self.sign]
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Tests of a champion's daily returns. Differences are in percent a year."""
@@ -104,6 +135,11 @@ class Verdict:
         return {"selection": self.selection.sign, "timing": self.timing.sign}
 
     @property
+    def brief(self) -> list[str]:
+        """Return in few words what selection and timing show."""
+        return [_SKILLS[part][sign] for part, sign in self.skills.items()]
+
+    @property
     def _skill(self) -> str:
         """Return in words which parts of the profit are significant, and which way."""
         named: dict[int, list[str]] = {1: [], -1: [], 0: []}
@@ -124,7 +160,7 @@ class Verdict:
             name, test, among = self.best_baseline
             low, high = test.interval
             interval = f"{test.mean:+.1f}, interval {low:+.1f} to {high:+.1f}"
-            said.append(f"{outcome(test)} {name} ({interval}), best of {among} baselines")
+            said.append(f"{outcome(test)} {name} ({interval}), best of {many(among, 'baseline')}")
         allowed = f"; of {self.trials:,} trials" if self.trials > 1 else ""
         return f"{'; '.join(said)} (% a year{allowed})."
 
@@ -217,3 +253,58 @@ def yearly(test: MeanTest) -> MeanTest:
     """Return the test of a daily mean as one of its sum over a year."""
     year = TRADING_DAYS_PER_YEAR
     return replace(test, mean=test.mean * year, standard_error=test.standard_error * year)
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """A fold of a walk-forward test and the returns of its champion and of the mean random picker on its test days.
+
+    `dates` are the first and the last of its training, validation and test days.
+    """
+
+    name: str
+    dates: dict[str, list[str]]
+    champion_generation: int
+    return_percent: float
+    random_return_percent: float
+
+
+@dataclass(frozen=True)
+class Overfitting:
+    """How much of a result may come from choosing the best of many."""
+
+    deflated_information_ratio: float | None
+    """Probability that the true information ratio over the benchmark is above that of the best of `trials` without
+    skill, from 0 to 1; None where the champion earns what the benchmark does."""
+    trials: int
+    expected_best_ratio: float
+    """Annualised information ratio that the best of `trials` without skill is expected to show."""
+    days: int
+    minimum_track_record_days: int | None
+    note: str
+
+    @classmethod
+    def of(cls, daily: Float64Array, benchmark: Float64Array, trials: int, note: str) -> Self:
+        """Estimate it from (D,) daily returns, as fractions.
+
+        Without skill the ratio of T independent days has mean 0 and deviation 1 / sqrt(T - 1) (Bailey & Lopez de Prado
+        2012, at a ratio of 0), which stands for the deviation over trials.
+        """
+        best = expected_maximum(1 / math.sqrt(max(1, len(daily) - 1)), trials)
+        deflated, needed = probabilistic_sharpe_ratio(daily - benchmark, best), minimum_track_record_length(daily)
+        return cls(deflated, trials, YEAR_ROOT * best, len(daily), needed, note)
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the estimates as sentences."""
+        chance = "none, the returns are those of the benchmark."
+        if self.deflated_information_ratio is not None:
+            chance = (
+                f"{self.deflated_information_ratio:.3f}, the probability that the true ratio is above "
+                f"{self.expected_best_ratio:.2f} a year, which the best of {self.trials:,} without skill would show."
+            )
+        record = "none, the Sharpe ratio is not above zero."
+        if needed := self.minimum_track_record_days:
+            like = f"{many(needed, 'day')} like the {self.days:,} judged"
+            record = f"{like} make the Sharpe ratio significantly above zero (95%)."
+        return [f"Deflated information ratio: {chance}", f"Minimum track record: {record}"]

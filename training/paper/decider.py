@@ -15,9 +15,8 @@ from data.market import Market
 from environment.benchmark import Benchmark
 from environment.portfolio import Policy, Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.rules import NUMBERS, BandRule, Tuning
-from training.policies.read import read_policy
-from training.policies.score_rule import (
+from training.evaluation.baselines import NUMBERS, BandRule, Tuning
+from training.policies.accounts import (
     GivenWeights,
     is_weights,
     require_weights,
@@ -26,6 +25,7 @@ from training.policies.score_rule import (
     table_of,
     values_of_function,
 )
+from training.policies.read import read_policy
 from training.rollout import follow
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError

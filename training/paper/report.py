@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from environment.account import Account as Ledger
-from training.evaluation.page.document import document, write_document
+from training.evaluation.pages import document, write_document
 from training.paper.account import Account
 from training.paper.certificate import LINE, capital_curves, finding
 from training.paper.decider import Champion, word_of

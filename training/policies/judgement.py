@@ -14,17 +14,16 @@ import torch
 
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
+from training.commands.table import run_defaults
 from training.evaluation.baselines import CHAMPION, NEXT_CLOSE, RANDOM, RESERVED
+from training.evaluation.compared import Baselines, at_costs
 from training.evaluation.export import record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.play import Baselines, EvaluationSetup, account_of_agent
-from training.evaluation.redrawn import Praise, redrawn
-from training.evaluation.stage import stage_of
+from training.evaluation.nulls import Praise, redrawn
+from training.evaluation.play import EvaluationSetup, account_of_agent
 from training.forecasts.skill import HORIZONS
-from training.policies.accounts import account_of, account_of_table
-from training.policies.score_rule import is_weights, values_of_function
-from training.policies.trades import Trades
-from training.run.arguments import run_defaults
+from training.policies.accounts import account_of, account_of_table, is_weights, values_of_function
+from training.policies.read import Trades
 from training.run.market import load_market as market_of_settings
 from training.run.saved import SavedRun
 from utils.config import kinds
@@ -217,18 +216,18 @@ def judge(
     _require_judgeable(policies, split, spend_look, null)
     days, config = getattr(market.market.splits, split), market.config
     judging = judging or config.evaluation
-    tried, beside = max(variants, len(policies)), {}
-    stage = stage_of(market.market, market.planted_scores, config, days, judging, market.device)
-    stage = replace(stage, setup=replace(stage.setup, borrow_bps=borrow_bps))
-    accounts = {name: account_of(name, policy, stage.setup, hold) for name, policy in policies.items()}
+    tried = max(variants, len(policies))
+    baselines = Baselines.fitted(market.market, market.planted_scores, config, days, judging, market.device)
+    setup = replace(baselines.setup, borrow_bps=borrow_bps)
+    accounts = {name: account_of(name, policy, setup, hold) for name, policy in policies.items()}
     if market.run is not None:
-        beside[CHAMPION] = account_of_agent(stage.setup, market.run.champion)
-    baselines, evaluations, draws = Baselines.of(stage.setup, stage.rules), {}, judging.random_pickers
-    for name, account in accounts.items():
-        others = {other: one for other, one in {**accounts, **beside}.items() if other != name}
-        played = baselines.beside(name, account, draws, named_generator(config.seed, "evaluation"), others)
+        accounts[CHAMPION] = account_of_agent(setup, market.run.champion)
+    costs = at_costs(setup, accounts)
+    baselines, evaluations, draws = replace(baselines, setup=setup), {}, judging.random_pickers
+    for name, policy in policies.items():
+        played = baselines.beside(name, accounts, draws, named_generator(config.seed, "evaluation"), costs)
         # A policy that traded otherwise on these days is another one. Code is searched for leaks by other means.
-        digest = hashlib.sha256(account.curves.equity.round(2).tobytes()).hexdigest()[:8]
+        digest = hashlib.sha256(accounts[name].curves.equity.round(2).tobytes()).hexdigest()[:8]
         one = Evaluation(
             name=f"{name}-{digest}",
             split=split,
@@ -237,10 +236,10 @@ def judge(
             played=played,
             trials=tried,
             command=command,
-            has_code=not isinstance(policies[name], pd.DataFrame | Trades),
+            has_code=not isinstance(policy, pd.DataFrame | Trades),
         )
         if null:
-            one = replace(one, null=praise(one, policies[name], stage.setup, null, draws, hold))
+            one = replace(one, null=praise(one, policy, setup, null, draws, hold))
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = record_look(one, Path(runs_dir))
@@ -260,7 +259,8 @@ def praise(
             account = account_of_table(name, table, again, hold, is_weights=is_weights(function))
         except DataError:  # no scores differ, and nothing is claimed
             continue
-        played = Baselines.of(again, {}).beside(name, account, draws, named_generator(seed, "evaluation"))
+        generator = named_generator(seed, "evaluation")
+        played = Baselines(again, {}).beside(name, {name: account}, draws, generator)
         found = replace(evaluation, market=market, played=played).verdict
         told.append((found.has_skill, found.is_better_than_benchmark))
     return Praise(markets, *(sum(claims) for claims in zip(*told, strict=True)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from data.record import MARKET
-from training.run.arguments import StudyArguments
+from training.commands.table import StudyArguments
 from utils.cloud.restore import require_unused, restore_run
 from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.settings import from_saved, hint, settings_to_resume, to_dict

@@ -12,7 +12,16 @@ import numpy as np
 from data.events import Event, read_events
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
-from data.raw.text import NO_DAY, OTHER, bare_numbers, date_of, decimal_sign, lines_of, possible_orders, resolve_days
+from data.prepare.text import (
+    NO_DAY,
+    OTHER,
+    bare_numbers,
+    date_of,
+    decimal_sign,
+    lines_of,
+    possible_orders,
+    resolve_days,
+)
 from utils.errors import DataError
 
 logger = logging.getLogger(__name__)

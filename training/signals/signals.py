@@ -12,7 +12,7 @@ from data.market import Market, span_of
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.features.importance import moved_by
+from training.evaluation.importance import moved_by
 from training.rollout import follow
 from training.signals.broker_orders import LEAST_SHARE, Side, whole_shares
 from training.signals.holdings import Holding

@@ -20,14 +20,12 @@ class Choices:
 
     columns: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
     """Columns under unknown titles, as in `close=Kurs ticker=Kode`; a number is a place, `ignore=TITLE` leaves a column
-    out, and `close=*` says that columns are closes of tickers (default: by their titles)."""
+    out, and `close=*` says that titles are tickers, with closes below (default: by their titles)."""
     decimal: Annotated[Literal["auto", ".", ","], kinds.Mark.SHORT] = "auto"
     """Decimal sign of numbers that may be read in two ways."""
     dates: Annotated[Literal["auto", "ymd", "mdy", "dmy", "roc"], kinds.Mark.SHORT] = "auto"
     """Order of year, month and day in dates that may be read in two ways; `roc` has years of the Republic of China.
     Dates on weekends are taken as they are."""
-    resample: Annotated[Literal["no", "day"], kinds.Mark.SHORT] = "no"
-    """`day` makes days of bars within days."""
     keep: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
     """Further columns of numbers that are kept, or `none` (default: all)."""
     join: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()

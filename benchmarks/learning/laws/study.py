@@ -35,8 +35,7 @@ from benchmarks.learning.study import (
 )
 from benchmarks.learning.unseen import Holder, hold
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import CHAMPION, IN_FULL
-from training.evaluation.rules import Tuning
+from training.evaluation.baselines import CHAMPION, IN_FULL, Tuning
 from utils.config.trader import Config
 
 WORTH, TOLERANCE = 10.0, 0.15

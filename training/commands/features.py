@@ -1,7 +1,9 @@
-"""What each feature tells of future returns, on training days alone, as a sheet of factors does."""
+"""The command `features`: what each feature tells of future returns, on training days alone, as a factor sheet does."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from data.features.forms import values_of
 from data.features.inputs import INPUTS
 from data.features.nine import OPEN
 from data.market import Market
+from environment.quotes import Quotes
+from training.commands.table import FeaturesArguments
+from training.evaluation.pages import document, write_document
 from training.forecasts.samples import Moments
 from training.forecasts.skill import (
     HORIZONS,
@@ -22,11 +27,23 @@ from training.forecasts.skill import (
     returns_ahead,
 )
 from training.forecasts.training_days import TrainingDays
+from training.run.market import load_market
 from utils.arrays import Float32Array, Float64Array
+from utils.charts import Chart, number
+from utils.errors import ConfigError, DataError
+from utils.runs.devices import choose_threads
+from utils.runs.run_log import write_json
 from utils.statistics import MeanTest
+from utils.tables import many, table
+
+logger = logging.getLogger(__name__)
 
 QUINTILE_SESSIONS = 5
 _QUINTILES = 5
+_DRAWN = 12
+"""Features with charts on the page, those with the clearest rank correlation."""
+_OMITTED = ("group", "nearest", "correlation", "fifth 1", "fifth 2", "fifth 3", "fifth 4", "fifth 5")
+"""Columns that a terminal has no room for."""
 _PENALTY, _LEFT_OUT = 0.01, 1e9
 """Of the ridge regression on all inputs, in multiples of its rows, and of inputs that are left out."""
 
@@ -36,47 +53,15 @@ class FeatureRow:
     """One feature; numbers that only differences between stocks give are NaN where all stocks share its value."""
 
     feature: Feature
-    coverage: float
-    """Share of the bars with a value."""
-    ic: dict[int, float]
-    """Mean rank correlation over stocks with the return of a number of sessions."""
-    t: dict[int, float]
-    """Mean over standard error, which allows for returns that overlap."""
+    cells: dict[str, Any]
+    """By column title: `coverage %` of the bars that have a value; `IC h`, the mean rank correlation over stocks with
+    the return of h sessions, and its `t h`, which allows for returns that overlap; `persistence`, that with the value
+    of the day before; `turnover %` of the highest fifth in a day; `nearest`, the feature with the largest absolute rank
+    correlation; `lost IC`, what a ridge regression on all inputs loses out of fold without it."""
     daily_ic: Float64Array
     """(days,) rank correlation with returns of five sessions."""
-    persistence: float
-    """Mean rank correlation over stocks with the value of the day before."""
-    turnover: float
-    """Mean share of the highest fifth that was not in it the day before."""
     quintiles: Float64Array
     """(5,) mean log return of five sessions by fifths of the stocks, less that of all, percent."""
-    nearest: str
-    """The other feature with the largest absolute rank correlation over stocks."""
-    correlation: float
-    lost: float
-    """Out-of-fold rank correlation with returns that a ridge regression on all inputs loses without it."""
-
-    @property
-    def clearest_t(self) -> float:
-        """The t that is largest in size."""
-        return max(self.t.values(), key=lambda t: abs(np.nan_to_num(t)))
-
-    def cells(self) -> dict[str, float | str]:
-        """Return its numbers by column title."""
-        fifths = {f"fifth {place}": float(value) for place, value in enumerate(self.quintiles, start=1)}
-        return {
-            "feature": self.feature.name,
-            "group": self.feature.group,
-            "coverage %": 100 * self.coverage,
-            **{f"IC {h}": self.ic[h] for h in HORIZONS},
-            **{f"t {h}": self.t[h] for h in HORIZONS},
-            "persistence": self.persistence,
-            "turnover %": 100 * self.turnover,
-            **fifths,
-            "nearest": self.nearest,
-            "correlation": self.correlation,
-            "lost IC": self.lost,
-        }
 
 
 @dataclass(frozen=True)
@@ -106,7 +91,7 @@ def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     ranks = {name: pd.DataFrame(column).rank(axis=1, pct=True).to_numpy() for name, column in values.items()}
     loss, whole = _losses(days, [one.name for one in market.features], ahead)
     rows = [_row(one, values[one.name], bars, ahead, ranks, loss[one.name]) for one in market.features]
-    rows.sort(key=lambda row: -abs(np.nan_to_num(row.clearest_t)))
+    rows.sort(key=lambda row: -max(abs(np.nan_to_num(float(row.cells[f"t {h}"]))) for h in HORIZONS))
     return FeatureSheet(rows, market.dates[span], *whole, days.inputs.named_products)
 
 
@@ -126,19 +111,21 @@ def _row(
     nearest = max(others, key=lambda name: abs(np.nan_to_num(others[name])), default="")
     top = series > 1 - 1 / _QUINTILES
     entered, count = (top[1:] & ~top[:-1]).sum(axis=1), top[1:].sum(axis=1)
-    return FeatureRow(
-        feature,
-        float(np.isfinite(values)[bars].mean()),
-        {h: mean for h, (mean, _) in tests.items()},
-        {h: t for h, (_, t) in tests.items()},
-        daily[QUINTILE_SESSIONS],
-        _mean_correlation(series[1:], series[:-1]),
-        int(entered.sum()) / max(int(count.sum()), 1),
-        _by_quintile(series, ahead[QUINTILE_SESSIONS]),
-        nearest,
-        others.get(nearest, np.nan),
-        lost,
-    )
+    quintiles = _by_quintile(series, ahead[QUINTILE_SESSIONS])
+    cells: dict[str, Any] = {
+        "feature": feature.name,
+        "group": feature.group,
+        "coverage %": 100 * float(np.isfinite(values)[bars].mean()),
+        **{f"IC {h}": mean for h, (mean, _) in tests.items()},
+        **{f"t {h}": t for h, (_, t) in tests.items()},
+        "persistence": _mean_correlation(series[1:], series[:-1]),
+        "turnover %": 100 * (int(entered.sum()) / max(int(count.sum()), 1)),
+        **{f"fifth {place}": float(value) for place, value in enumerate(quintiles, start=1)},
+        "nearest": nearest,
+        "correlation": others.get(nearest, np.nan),
+        "lost IC": lost,
+    }
+    return FeatureRow(feature, cells, daily[QUINTILE_SESSIONS], quintiles)
 
 
 def _mean_correlation(one: Float64Array, other: Float64Array) -> float:
@@ -192,3 +179,72 @@ def _losses(
 def _mean_and_t(test: MeanTest) -> tuple[float, float]:
     """Return the mean and its t, NaN where nothing varies; a mean that is the same on all days has no t."""
     return (test.mean, test.mean / test.standard_error) if test.standard_error > 0 else (test.mean or np.nan, np.nan)
+
+
+def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureSheet:
+    """Show the sheet of features, and write page and JSON where asked.
+
+    Raises:
+        ConfigError, DataError: the data or own features cannot be used, or a feature looks ahead.
+    """
+    config = arguments.settings
+    for name in ("run", "resume"):
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"expected settings of a market, got --{name}; for those of a run give --config runs/NAME/config.json"
+            )
+    choose_threads(config.threads)
+    market, _planted = load_market(config, audits=True)
+    if not market.features:
+        raise DataError("expected features, got --inputs past; leave it out")
+    sheet = feature_sheet(market, TrainingDays.of(market, Quotes.on(market), config.env))
+    rows = _rows(sheet)
+    logger.info("%s", table(rows, [name for name in rows[0] if name not in _OMITTED]))
+    logger.info(
+        "%s, training days %s to %s; IC h: mean rank correlation over stocks with the return of h sessions from the "
+        "next open on; persistence and turnover: of ranks and of the highest fifth, a session later; lost IC: what a "
+        "ridge regression on all inputs loses without it, out of fold %.3f (t %.1f) with returns of %s",
+        *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
+        many(sheet.sessions, "session"),
+    )
+    logger.info("products of two inputs that tell of the next session: %s", "; ".join(sheet.products) or "none")
+    if arguments.json is not None:
+        features = [row.cells for row in sheet.rows]
+        whole = {name: getattr(sheet, name) for name in ("ic", "t", "sessions", "products")}
+        write_json(arguments.json, {**whole, "features": features})
+    if arguments.page is not None:
+        write_document(render(sheet, config.data), arguments.page)
+        logger.info("Wrote %s", arguments.page)
+    return sheet
+
+
+def render(sheet: FeatureSheet, data: Path | None) -> str:
+    """Return the sheet as a page: a table of all features, and charts of those that tell most."""
+    facts = {
+        "Data": "built-in market" if data is None else data.name,
+        "Training days": f"{sheet.dates[0]} to {sheet.dates[-1]}",
+        "All inputs, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)}, of returns of "
+        f"{many(sheet.sessions, 'session')}",
+        "Products": "; ".join(sheet.products) or "none",
+    }
+    drawn = {row.feature.name: _charts(sheet, row) for row in sheet.rows[:_DRAWN] if np.isfinite(row.daily_ic).any()}
+    units = {row.feature.name: row.feature.unit for row in sheet.rows}
+    shown = {"facts": facts, "rows": _rows(sheet), "drawn": drawn, "units": units, "sessions": QUINTILE_SESSIONS}
+    return document("features.html", "Features", folder=Path(__file__).parent, **shown)
+
+
+def _charts(sheet: FeatureSheet, row: FeatureRow) -> list[Chart]:
+    name, total = row.feature.name, {"sum of daily rank IC": np.nancumsum(row.daily_ic)}
+    fifths = {"lowest to highest fifth": row.quintiles}
+    return [
+        Chart(f"{name}: rank IC over {QUINTILE_SESSIONS} sessions, summed up", sheet.dates, total, "{:+,.1f}"),
+        Chart(f"{name}: return by fifths, less that of all, %", np.arange(1, 6), fifths, "{:+,.2f} %"),
+    ]
+
+
+def _rows(sheet: FeatureSheet) -> list[dict[str, str]]:
+    return [{name: _text(name, value) for name, value in row.cells.items()} for row in sheet.rows]
+
+
+def _text(name: str, value: float | str) -> str:
+    return value if isinstance(value, str) else number(value, 1 if name.endswith("%") or name.startswith("t ") else 3)

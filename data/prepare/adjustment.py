@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.raw.layout import PRICES
-from data.raw.text import date_of
+from data.prepare.layout import PRICES
+from data.prepare.text import date_of
 from utils.arrays import Float64Array, Int64Array
 from utils.errors import DataError
 

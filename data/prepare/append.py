@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
 from data.benchmark import read_closes
-from data.raw.layout import PRICES, STANDARD, VALUES
-from data.raw.text import date_of
+from data.prepare.layout import PRICES, STANDARD, VALUES
+from data.prepare.text import date_of
 from data.readjustment import ROUNDING, readjustment
 from utils.errors import DataError
 

@@ -2,10 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import date
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +23,15 @@ from data.bars import (
     spacing,
 )
 from data.events import events_file, note_events
-from data.raw.adjustment import adjust_for_events, mended_events, scale_to_adjusted
-from data.raw.append import benchmark_file, read_prepared, with_new_events, with_old_bars
-from data.raw.doubts import require_no_doubt
-from data.raw.factors import with_factors
-from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
-from data.raw.folder import NOT_READ, found_files, shown, ticker_of
-from data.raw.join import kept, with_joined
-from data.raw.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
-from data.raw.rows import NO_PRICE, SAME, Evidence, examine, flatten, one_bar_a_day, rows_of, settle
-from data.raw.survey import Survey, survey_of
-from data.raw.text import NO_DAY, date_of
+from data.prepare.adjustment import adjust_for_events, mended_events, scale_to_adjusted
+from data.prepare.append import benchmark_file, read_prepared, with_new_events, with_old_bars
+from data.prepare.factors import with_factors
+from data.prepare.files import NO_BAR, NO_TABLE, NOT_READ, Table, found_files, read_table, shown, ticker_of
+from data.prepare.join import kept, with_joined
+from data.prepare.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
+from data.prepare.rows import NO_PRICE, SAME, flatten, require_one_bar_a_day, rows_of, settle
+from data.prepare.survey import PrepareSummary, survey_of
+from data.prepare.text import NO_DAY, date_of
 from utils.arrays import Int32Array
 from utils.config.prepare import Choices
 from utils.config.settings import hint
@@ -46,7 +41,6 @@ from utils.runs.durable import make_directory, new_file
 
 _STALE = 0.02
 """Share of opens that repeat the close before, above which that is told."""
-_LISTED = 20
 _FEW_BARS = 5
 """Bars of a ticker up to which their spacing may be chance."""
 _SCALED = "prices are scaled to the adjusted close where there is one, volume the other way"
@@ -55,57 +49,6 @@ _IDLE = "no trade: volume 0 at a single price"
 _NO_LOSS = frozenset({NO_BAR, NO_PRICE, _REPEATED, _IDLE, "line before the first bar"})
 """Reasons for dropping rows by which nothing is lost: they were no bars, or another row has them."""
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
-
-
-@dataclass
-class PrepareSummary:
-    """Counts of what was read, kept and dropped, and why; filled in by `prepare`."""
-
-    target: Path
-    files_read: int = 0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    """(file, reason) of each file without usable rows."""
-    rows_kept: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Rows dropped, by reason."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """By reason, the cells of the first row that was dropped for it."""
-    tickers: int = 0
-    first_date: date = date.min
-    last_date: date = date.min
-    notes: list[str] = field(default_factory=list)
-    """What was adjusted, and assumptions made where a file is ambiguous."""
-    closes_only: int = 0
-    """Files without open, high and low."""
-    benchmark: Path | None = None
-    """CSV file of the index removed from the data."""
-    appended: int | None = None
-    """Bars that were appended to those of an earlier file; None where there was none."""
-    readjusted: int = 0
-    """Tickers of an earlier file whose bars were multiplied."""
-    survey: Survey = field(init=False)
-
-    @property
-    def _earlier(self) -> str:
-        again = f", but for {self.readjusted} tickers that were adjusted for an event" if self.readjusted else ""
-        return f"all earlier ones are as they were{again}"
-
-    def lines(self) -> list[str]:
-        """Return the summary as lines to print."""
-        details = [
-            *(f"  dropped {rows}: {reason}" for reason, rows in sorted(self.dropped.items())),
-            *(f"  skipped {name}: {reason}" for name, reason in self.skipped),
-            *(f"Note: {note}" for note in self.notes),
-        ]
-        return [
-            f"Wrote {self.target}: {self.tickers} tickers, {self.first_date} to {self.last_date}",
-            *([] if self.appended is None else [f"Appended: {self.appended} bars; {self._earlier}"]),
-            *([f"Wrote {self.benchmark}, for --benchmark; not among the tickers"] if self.benchmark else []),
-            f"Files: {self.files_read} read, {len(self.skipped)} skipped",
-            f"Rows: {self.rows_kept} kept, {self.dropped.total()} dropped",
-            *details[:_LISTED],
-            *([f"  and {len(details) - _LISTED} lines more, on the page"] if len(details) > _LISTED else []),
-        ]
 
 
 def prepare(
@@ -118,11 +61,12 @@ def prepare(
 ) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
-    Tickers are in a column, one per file or folder, or side by side (`data/raw/layout.py`). Prices are adjusted
-    (`data/raw/adjustment.py`), and volume inversely. Of several rows for one date the last is kept. Rows without a date
-    or with a price that is missing, infinite, not positive or five times another one of its bar are dropped, and so are
-    bars on which nothing was traded. A `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date, close`)
-    instead. With `append` the bars of an earlier `target` are kept, and those of the files follow each ticker's last.
+    Tickers are in a column, one per file or folder, or side by side (`data/prepare/layout.py`). Prices are adjusted
+    (`data/prepare/adjustment.py`), and volume inversely. Of several rows for one date the last is kept. Rows without a
+    date or with a price that is missing, infinite, not positive or five times another one of its bar are dropped, and
+    so are bars on which nothing was traded. A `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date,
+    close`) instead. With `append` the bars of an earlier `target` are kept, and those of the files follow each ticker's
+    last.
 
     Raises `DataError`, and writes nothing, if nothing usable is found, too many rows or files are left out, neither the
     files nor `choices` settle how they are to be read, bars are not daily, the benchmark is missing, a bar of the
@@ -157,19 +101,10 @@ def prepare(
     summary.rows_kept, summary.tickers = len(stocks), len(names)
     summary.first_date, summary.last_date = date_of(stocks["day"].min()), date_of(stocks["day"].max())
     summary.dropped = +summary.dropped  # without reasons that apply to no row
-    indices = [name for name in names if name.startswith("^")]
-    summary.notes += [f"{one} looks like an index: --benchmark '{one}' takes it out of the tickers" for one in indices]
     _require_days(stocks)
     summary.survey = survey_of(stocks)
-    before = stocks.groupby("ticker", observed=True)["close"].shift()
-    if (stale := float((stocks["open"] == before).mean())) > _STALE:
-        summary.notes.append(
-            f"{stale:.0%} of opens equal the close before exactly: an order is then filled at the price that decided it"
-        )
     further = sorted({*stocks} - {*STANDARD})
-    shares = (f"{name} {share:.1%}" for name, share in stocks[further].notna().mean().items())
-    if further:
-        summary.notes.append(f"further columns, with their coverage: {', '.join(shares)}")
+    summary.notes += _notes(stocks, further)
     _write(stocks, ["ticker", *VALUES, *further], target)
     if len(events := events[events["ticker"].isin(names)]):
         summary.notes.append(f"{note_events(target, events)} splits and dividends are in {events_file(target).name}")
@@ -177,6 +112,21 @@ def prepare(
         summary.benchmark = benchmark_file(target)
         _write(rows[is_index], ["close"], summary.benchmark)
     return summary
+
+
+def _notes(stocks: pd.DataFrame, further: Sequence[str]) -> list[str]:
+    """Return what a person should know of bars: indices among them, stale opens, coverage of further columns."""
+    indices = [name for name in stocks["ticker"].cat.categories if name.startswith("^")]
+    notes = [f"{one} looks like an index: --benchmark '{one}' takes it out of the tickers" for one in indices]
+    before = stocks.groupby("ticker", observed=True)["close"].shift()
+    if (stale := float((stocks["open"] == before).mean())) > _STALE:
+        notes.append(
+            f"{stale:.0%} of opens equal the close before exactly: an order is then filled at the price that decided it"
+        )
+    if further:
+        shares = (f"{name} {share:.1%}" for name, share in stocks[[*further]].notna().mean().items())
+        notes.append(f"further columns, with their coverage: {', '.join(shares)}")
+    return notes
 
 
 def _adjusted(
@@ -215,74 +165,58 @@ def _adjusted(
 def _read_files(
     source: Path, target: Path, summary: PrepareSummary, choices: Choices, known: Int32Array | None
 ) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Return the rows of each usable file, and the events of all, `is_due` where they are still to be applied.
-
-    Files that settle their notation themselves are read first, and the others by what these show.
-    """
-    evidence, titles = Evidence(set), set[str]()
-    open_files, done = dict[Path, Table](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
+    """Return the rows of each usable file, and the events of all, `is_due` where they are still to be applied."""
+    titles, read = set[str](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
     written = (target, benchmark_file(target), events_file(target), target.with_suffix(".html"))
     files = found_files(source, written, summary.skipped)
     for path in progress(files, "read", "file"):
-        with _skipping(path, source, summary):
+        try:
             table = read_table(path, choices, summary.dropped)
             titles.update(title.strip().casefold() for title in table.layout.titles)
-            examine(table, evidence, known)
-            if table.is_settled:
-                done[path] = _bars(table, source, summary, choices)
-            else:
-                open_files[path] = table
-    days = [np.unique(rows["day"]) for rows, _ in done.values()] + ([] if known is None else [known])
-    traded = np.unique(np.concatenate(days)) if days else None
-    for path, table in open_files.items():
-        with _skipping(path, source, summary):
-            settle(table, evidence, choices, traded)
-            done[path] = _bars(table, source, summary, choices)
-    lost = [
-        f"{name}: {reason}"
-        for name, reason in summary.skipped
-        if reason != NOT_READ and not (reason.startswith(NO_TABLE) and name.endswith(".txt"))  # a note beside the files
-    ]
-    if not done:
-        raise DataError(
-            f"expected files with daily bars in {source}, got none that can be used "
-            f"({'; '.join(lost[:3] or map(': '.join, summary.skipped[:3]))})"
-        )
-    _require_few("files", len(lost), len(files), lost, choices.max_bad_row_share)
+            settle(table, choices)
+            read[path] = _bars(table, source, summary, choices)
+            summary.files_read += 1
+        except UnusableFileError as reason:
+            summary.skipped.append((shown(path, source), str(reason)))
+        except UnclearFileError as reason:
+            raise DataError(
+                f"expected files of daily bars whose meaning is clear, got {shown(path, source)}: {reason}"
+            ) from None
+    _require_files(source, summary, len(files), choices.max_bad_row_share)
     for title in () if choices.join else (title for title in choices.roles if title != "*" and not title.isdecimal()):
         if title.casefold() not in titles:
             raise ConfigError(f"--columns: expected a title, got {title!r}{hint(title, titles)}, which no file has")
     if choices.dates == "auto":
-        _require_weekdays({path: np.unique(rows["day"]) for path, (rows, _) in done.items()}, known, source)
-    summary.files_read = len(done)
+        _require_weekdays({path: np.unique(rows["day"]) for path, (rows, _) in read.items()}, known, source)
     if summary.closes_only:
         summary.notes.append(
             f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
             "only, and results are not those of real fills"
         )
-    frames, events = zip(*(done[path] for path in files if path in done), strict=True)
+    frames, events = zip(*read.values(), strict=True)
     return list(frames), pd.concat(events, ignore_index=True)
 
 
-@contextmanager
-def _skipping(path: Path, source: Path, summary: PrepareSummary) -> Iterator[None]:
-    """List a file that cannot be used; raise `DataError` for one that a person must explain."""
-    try:
-        yield
-    except UnusableFileError as reason:
-        summary.skipped.append((shown(path, source), str(reason)))
-    except UnclearFileError as reason:
+def _require_files(source: Path, summary: PrepareSummary, files: int, max_share: float) -> None:
+    """Raise `DataError` where no file was read, or more than this share was left out."""
+    lost = [
+        f"{name}: {reason}"
+        for name, reason in summary.skipped
+        if reason != NOT_READ and not (reason.startswith(NO_TABLE) and name.endswith(".txt"))  # a note beside the files
+    ]
+    if not summary.files_read:
         raise DataError(
-            f"expected files of daily bars whose meaning is clear, got {shown(path, source)}: {reason}"
-        ) from None
+            f"expected files with daily bars in {source}, got none that can be used "
+            f"({'; '.join(lost[:3] or map(': '.join, summary.skipped[:3]))})"
+        )
+    _require_few("files", len(lost), files, lost, max_share)
 
 
 def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a file's usable rows, one a day of each ticker, and its events, `is_due` if still to be applied."""
     rows = rows_of(table, choices, summary.dropped)
-    require_no_doubt(table, rows, choices)
     if not table.layout.panel and "ticker" not in table.layout.fields:
-        rows["ticker"] = ticker_of(table.path, source, rows["day"].to_numpy())
+        rows["ticker"] = ticker_of(table.path, source)
     events = rows.reindex(columns=["ticker", "day", *EVENTS, "pay"]).assign(is_due="adjusted" not in rows)
     has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
     is_event_alone = has_event & rows[PRICES].isna().all(axis=1)
@@ -295,7 +229,8 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
         events, notes = mended_events(raw, events.reset_index(drop=True), np.zeros(len(raw), dtype=np.int64))
         rows = scale_to_adjusted(rows)
         summary.notes += [note for note in (_SCALED, *notes) if note not in summary.notes]
-    rows = one_bar_a_day(_usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary), table, choices)
+    rows = _usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary)
+    require_one_bar_a_day(rows, table, choices)
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
     summary.closes_only += table.layout.has_closes_only
@@ -303,31 +238,17 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
 
 
 def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:
-    """Raise `DataError` where days on weekends prove that the dates of a file are misread.
-
-    One may follow on the `known` days and all weekdays since, such as a Saturday on a Friday that has its own bars.
-    """
+    """Raise `DataError` where bars on weekends, on which others and `known` days are not, prove misread dates."""
     misread = {path for path, days in files.items() if misread_weekdays(days)}
     right = [days for path, days in files.items() if path not in misread] + ([] if known is None else [known])
     weekdays = (np.concatenate([*right, np.empty(0, np.int32)]).astype(np.int64) + 3) % 7
     regular = [weekday for weekday in (5, 6) if (weekdays == weekday).mean() > 0.08] if right else []
     for path in (path for path in misread if misread_weekdays(files[path], regular)):
-        if known is not None and _is_special(files[path], known):
-            continue
         first = next(day for day in files[path].tolist() if (day + 3) % 7 > 4)
         raise DataError(
             f"expected sessions, got bars on weekends in {shown(path, source)}, as on {date_of(first)} (dates in wrong "
             "order, or of another time zone?); mend them, or say --dates ymd, mdy or dmy, which takes them as they are"
         )
-
-
-def _is_special(days: Int32Array, known: Int32Array) -> bool:
-    """Return whether sorted days with one on a weekend go on where `known` ones end, without a gap of weekdays."""
-    new = days[days > known[-1]].astype("datetime64[D]")
-    since = np.datetime64(int(known[-1]) + 1, "D")
-    is_whole = new.size and np.is_busday(new).sum() == np.busday_count(since, new[-1] + 1)
-    is_sunday_last = new.size and np.is_busday(new[-1], weekmask="Sun")  # which may be Monday's, a day early
-    return bool(is_whole and not is_sunday_last and not misread_weekdays(np.union1d(days, known)))
 
 
 def _usable(rows: pd.DataFrame, table: Table, summary: PrepareSummary) -> pd.DataFrame:

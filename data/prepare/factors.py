@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from data.raw.adjustment import NEAR, SURE, scaled, seen
-from data.raw.layout import FACTORS, STANDARD, role_of
+from data.prepare.adjustment import NEAR, SURE, scaled, seen
+from data.prepare.layout import FACTORS, STANDARD, role_of
 from utils.arrays import Float64Array
 from utils.errors import DataError
 
@@ -28,35 +28,49 @@ def with_factors(rows: pd.DataFrame, own: set[str], *, is_scaled: bool) -> tuple
     notes, tickers = list[str](), set[str]()
     ranks = {name: role_of(name) or ("", 100) for name in {*rows} - {*STANDARD} - own}
     for name, (role, rank) in sorted(ranks.items(), key=lambda one: (one[1][1], one[0])):
-        is_named, last = role in FACTORS, rows.groupby("ticker", observed=True)[name].last()
-        forms = _steps(rows, name) if is_named or np.isclose(last, 1).all() else []
-        measured = [_measured(rows, steps) for steps in forms]
-        steps, slope, error = min(measured, key=lambda one: abs(abs(one[1]) - 1), default=(np.zeros(0), 0.0, 0.0))
-        changes, sign = np.sign(steps[steps != 0]), float(np.clip(np.rint(slope), -1, 1))
-        is_sure = error < SURE and abs(slope - sign) < 2 * SURE
-        is_mixed = sign == 0 and len(changes) >= _SEVERAL and abs(changes.mean()) < 0.5
-        if not forms or (is_sure and is_mixed) or not (is_named or (is_sure and sign)):
-            notes += [f"{name!r} is no adjustment factor, by its values: a further column"] * is_named
+        found = _told(rows, name, is_named=role in FACTORS)
+        if found is None:
+            notes += [f"{name!r} is no adjustment factor, by its values: a further column"] * (role in FACTORS)
             continue
-        if error < SURE / 2 and not is_sure:
-            raise DataError(
-                f"expected prices that move as the adjustment factor {name!r} does or not at all, got {slope:.0%} of "
-                f"that; leave it out: --columns ignore={name}, or say that it is no factor: --keep {name}"
-            )
+        steps, sign, is_sure, has_one_form = found
         if not is_sure:
-            is_known = rank < 99 and len(forms) == 1 and not is_scaled
-            sign = (-1.0 if role == "divisor" else 1.0) * (is_known and len(changes) > 0)
+            is_known = rank < 99 and has_one_form and not is_scaled
+            sign = (-1.0 if role == "divisor" else 1.0) * (is_known and steps.any())
         rows = rows.drop(columns=name)
         if sign:
             rows, tickers = scaled(rows, -sign * steps), tickers | {*rows["ticker"][steps != 0]}
             notes.append(f"prices adjusted by {name!r}, as {'they move' if is_sure else 'its title says'}")
         else:
             why = "no price moves with it" if is_sure else "prices do not tell; title it adj_factor to adjust by it"
-            why = why if len(changes) else "it never changes"
+            why = why if steps.any() else "it never changes"
             notes.append(
                 f"{name!r} is left out: it seems to be an adjustment factor, and {why}; --keep {name} keeps it"
             )
     return rows, notes, tickers
+
+
+def _told(rows: pd.DataFrame, name: str, *, is_named: bool) -> tuple[Float64Array, float, bool, bool] | None:
+    """Return a factor's steps, 1 where prices fall by them, -1 where they rise, 0 for neither, whether that is sure,
+    and whether the column has one form only; None for a column that is no factor.
+
+    Raises `DataError` where prices move by a part of it.
+    """
+    last = rows.groupby("ticker", observed=True)[name].last()
+    if not (is_named or np.isclose(last, 1).all()) or not (forms := _steps(rows, name)):
+        return None
+    measured = [_measured(rows, steps) for steps in forms]
+    steps, slope, error = min(measured, key=lambda one: abs(abs(one[1]) - 1))
+    changes, sign = np.sign(steps[steps != 0]), float(np.clip(np.rint(slope), -1, 1))
+    is_sure = error < SURE and abs(slope - sign) < 2 * SURE
+    is_mixed = sign == 0 and len(changes) >= _SEVERAL and abs(changes.mean()) < 0.5
+    if (is_sure and is_mixed) or not (is_named or (is_sure and sign)):
+        return None
+    if error < SURE / 2 and not is_sure:
+        raise DataError(
+            f"expected prices that move as the adjustment factor {name!r} does or not at all, got {slope:.0%} of that; "
+            f"leave it out: --columns ignore={name}, or say that it is no factor: --keep {name}"
+        )
+    return steps, sign, is_sure, len(forms) == 1
 
 
 def _steps(rows: pd.DataFrame, name: str) -> list[Float64Array]:

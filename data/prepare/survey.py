@@ -1,6 +1,9 @@
-"""Quality of prepared bars: coverage, gaps, suspicious moves, survivors."""
+"""What was read and written, and the quality of prepared bars: coverage, gaps, suspicious moves, survivors."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ _UNDONE = 0.2
 MOST_SURVIVORS = 0.95
 _NAMED = 3
 """Findings of a kind listed on a line."""
+_LISTED = 20
+"""Lines of details that are printed."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,57 @@ class Survey:
             _line(undone, [f"{one.ticker} {one.percent:+,.0f}% on {one.date}" for one in self.moves]),
             _line("Tickers that end early", [f"{one.ticker} on {one.last}" for one in self.early]),
             self.survivor_line,
+        ]
+
+
+@dataclass
+class PrepareSummary:
+    """Counts of what was read, kept and dropped, and why; filled in by `prepare`."""
+
+    target: Path
+    files_read: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    """(file, reason) of each file without usable rows."""
+    rows_kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Rows dropped, by reason."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """By reason, the cells of the first row that was dropped for it."""
+    tickers: int = 0
+    first_date: date = date.min
+    last_date: date = date.min
+    notes: list[str] = field(default_factory=list)
+    """What was adjusted, and assumptions made where a file is ambiguous."""
+    closes_only: int = 0
+    """Files without open, high and low."""
+    benchmark: Path | None = None
+    """CSV file of the index removed from the data."""
+    appended: int | None = None
+    """Bars that were appended to those of an earlier file; None where there was none."""
+    readjusted: int = 0
+    """Tickers of an earlier file whose bars were multiplied."""
+    survey: Survey = field(init=False)
+
+    @property
+    def _earlier(self) -> str:
+        again = f", but for {self.readjusted} tickers that were adjusted for an event" if self.readjusted else ""
+        return f"all earlier ones are as they were{again}"
+
+    def lines(self) -> list[str]:
+        """Return the summary as lines to print."""
+        details = [
+            *(f"  dropped {rows}: {reason}" for reason, rows in sorted(self.dropped.items())),
+            *(f"  skipped {name}: {reason}" for name, reason in self.skipped),
+            *(f"Note: {note}" for note in self.notes),
+        ]
+        return [
+            f"Wrote {self.target}: {self.tickers} tickers, {self.first_date} to {self.last_date}",
+            *([] if self.appended is None else [f"Appended: {self.appended} bars; {self._earlier}"]),
+            *([f"Wrote {self.benchmark}, for --benchmark; not among the tickers"] if self.benchmark else []),
+            f"Files: {self.files_read} read, {len(self.skipped)} skipped",
+            f"Rows: {self.rows_kept} kept, {self.dropped.total()} dropped",
+            *details[:_LISTED],
+            *([f"  and {len(details) - _LISTED} lines more, on the page"] if len(details) > _LISTED else []),
         ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from data.raw.text import are_days, are_numbers
+from data.prepare.text import are_days, are_numbers
 from utils.config.prepare import Choices
 
 PRICES = ["open", "high", "low", "close"]
@@ -22,7 +22,6 @@ _TICKERS = frozenset({"ticker", "tickers", "symbol", "symbols"})
 _CORNERS = _TICKERS | {"", "price", "attributes", "date"}
 UNIT = re.compile(r"(?<=.)[(\[]([^)\]]*)[)\]]")
 """What is in brackets."""
-_LETTERS = {"t": "date", "o": "open", "h": "high", "l": "low", "c": "close", "v": "volume"}
 
 
 def plain(title: str) -> str:
@@ -44,9 +43,6 @@ _ADJUSTED = re.compile(
     "(?<!un)adj|bereinig|ajust|aggiust|rettific|скорр|조정|수정|調整|调整|复权|復權|justera|duzeltil|skoryg"
 )
 _FACTOR = re.compile(r"factor|divisor|cfac|ajex|因子|復權|复权|(adj|cum|split)\w*(fac|ratio|coef|mult)")
-_CLOSES = {*NAMES["close"], *NAMES["adjusted"]} - {"last", "price"}
-"""Names that are no ticker; `last` and `price` may be one."""
-_TICKER = re.compile(r"[\^$.]?[A-Z0-9][A-Z0-9.&=^/_ -]{0,14}")
 
 
 class UnusableFileError(Exception):
@@ -70,8 +66,6 @@ class Layout:
     """Of a CSV file's fields."""
     panel: dict[str, dict[str, int]] = field(default_factory=dict)
     """Column by role by ticker, in a file with columns for each ticker."""
-    is_guess: bool = False
-    """Roles are those of the places, or of single letters."""
 
     @cached_property
     def groups(self) -> dict[str, dict[str, int]]:
@@ -116,23 +110,28 @@ def layout_of(
 ) -> Layout | None:
     """Return the layout of a file that begins with these rows, None for others.
 
-    Raises `UnclearFileError` where the header lacks one of the `needed` prices.
+    Raises `UnclearFileError` where the header lacks one of the `needed` prices, or there is none.
     """
     first, second = rows[0], rows[1] if len(rows) > 1 else [""]
-    return (
-        _panel_layout(first, second, separator)
-        or _titled_layout(first, second, separator, choices, needed)
-        or _bare(first, separator, choices)
-    )
+    is_day = are_days(first)
+    if any(is_day) and sum(are_numbers(first)) >= len(needed):
+        titles = tuple(map(str, range(1, len(first) + 1)))
+        said = choices.places(titles)
+        if {"date", *needed} <= said.keys() and is_day[said["date"]]:
+            return Layout(0, said, titles, separator)
+        raise UnclearFileError(
+            f"a row and no header above it, {separator.join(first)[:80]!r}; say which field is which by its place: "
+            "--columns date=1 open=2 high=3 low=4 close=5"
+        )
+    if any(is_day):
+        return None
+    return _panel_layout(first, second, separator) or _titled_layout(first, second, separator, choices, needed)
 
 
 def _panel_layout(first: Sequence[str], second: Sequence[str], separator: str) -> Layout | None:
     """Return the layout of two header rows, of roles and of tickers in either order, or None for other rows."""
     for titles, tickers in ((first, second), (second, first)):
         names = [ticker.strip() for ticker in tickers[1:]]
-        if not any((role_of(title) or ("date", 0))[0] == "date" for title in titles[1:]):
-            for place in range(1, len(names)):  # a cell that spans the columns of its ticker
-                names[place] = names[place] or names[place - 1]
         if plain(tickers[0]) not in _CORNERS or len(names) != len(titles) - 1 or not all(names):
             continue
         panel = _panel({place: (title, names[place - 1]) for place, title in enumerate(titles) if place})
@@ -159,17 +158,35 @@ def _panel(columns: Mapping[int, tuple[str, str]]) -> dict[str, dict[str, int]]:
     return panel
 
 
-def _joined(titles: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the columns by role by ticker of titles such as Close_AAPL and AAPL.Close, if all are."""
-    columns = {}
+def _panel_of(titles: Sequence[str], choices: Choices) -> dict[str, dict[str, int]]:
+    """Return the columns by role by ticker of titles such as Close_AAPL and AAPL.Close, or of those said to be tickers.
+
+    There are none where titles are others.
+    """
+    columns = dict[int, tuple[str, str]]()
     for place, title in enumerate(titles[1:], start=1):
         text = re.sub("[()'\"]", "", title)
         cuts = [(text[: cut.start()], text[cut.end() :]) for cut in re.finditer(r"[_.:|/, ]+", text)]
-        pairs = [cut if role_of(cut[0]) else cut[::-1] for cut in cuts if all(cut) and any(map(role_of, cut))]
-        if not pairs:
-            return {}
-        columns[place] = pairs[0]
-    return {} if {ticker.casefold() for _, ticker in columns.values()} <= WORDS["sides"] else _panel(columns)
+        pairs = [cut if role_of(cut[0]) else (cut[1], cut[0]) for cut in cuts if all(cut) and any(map(role_of, cut))]
+        columns.update(zip([place], pairs, strict=False))
+    are_pairs = len(columns) == len(titles) - 1
+    if are_pairs and not {ticker.casefold() for _, ticker in columns.values()} <= WORDS["sides"]:
+        return _panel(columns)
+    places = enumerate(titles) if "*" in choices.roles else ()
+    return {title.strip(): {"close": place} for place, title in places if place and title.strip()}
+
+
+def _fields(titles: Sequence[str], said: dict[str, int]) -> dict[str, int]:
+    """Return the column by role, as a person says or else as titles do; a time of day beside a date has its own."""
+    kinds = [(*(role_of(title) or ("", 0)), place) for place, title in enumerate(titles)]
+    fields = dict(said)
+    for role, _, place in sorted(kinds):
+        if role not in ("", *FACTORS) and place not in said.values():
+            fields.setdefault(role, place)
+    for place, title in enumerate(titles):
+        if plain(title) in NAMES["time"] and place not in fields.values():
+            fields["time"] = place
+    return fields
 
 
 def _titled_layout(
@@ -179,76 +196,21 @@ def _titled_layout(
 
     Raises `UnclearFileError` where a price is missing.
     """
-    cells, said = [text.strip() for text in first_row], choices.places(titles)
-    is_day, is_number = are_days(cells), are_numbers(cells)
-    known = [(kind, place) for place, title in enumerate(titles) if (kind := role_of(title))]
-    known = [(kind, place) for kind, place in known if kind[0] not in FACTORS]
-    fields = {role: place for (role, _), place in sorted(known, reverse=True) if place not in said.values()} | said
-    if "close" not in fields and "adjusted" in fields and list(needed) == ["close"]:
-        fields["close"] = fields["adjusted"]
-    for place, title in enumerate(titles):  # alone it names a date
-        if plain(title) in NAMES["time"] and place not in fields.values():
-            fields["time"] = place
-    if any(are_days(titles)) or ("date" not in fields and titles[0].strip() and any(are_numbers(titles))):
-        return None  # an index without a title may have tickers beside it that are numbers
-    if 0 not in fields.values() and (is_day[0] or not any(cells)):
+    is_day, is_number = are_days(first_row), are_numbers(first_row)
+    fields = _fields(titles, choices.places(titles))
+    if "adjusted" in fields and list(needed) == ["close"]:
+        fields.setdefault("close", fields["adjusted"])
+    if 0 not in fields.values() and (is_day[0] or not "".join(first_row).strip()):
         fields.setdefault("date", 0)  # an index column, whatever its title
     missing = [role for role in ("date", *needed) if role not in fields]
     if not missing:
         return Layout(1, fields, tuple(titles), separator)
-    date = fields.get("date", is_day.index(True) if True in is_day else 0)
-    is_header = date < len(cells) and is_day[date] and any(is_number[:date] + is_number[date + 1 :])
-    letters = {_LETTERS[name]: place for place, title in enumerate(titles) if (name := plain(title)) in _LETTERS}
-    if is_header and {*PRICES} <= letters.keys() and "close" not in fields:
-        return Layout(1, letters | fields, tuple(titles), separator, is_guess=True)
-    if is_header and fields.get("date") == 0 and (panel := _closes_by_ticker(titles, cells, choices)):
+    is_header = any(is_day) and is_number != is_day and any(is_number)
+    if is_header and fields.get("date") == 0 and (panel := _panel_of(titles, choices)):
         return Layout(1, {"date": 0}, tuple(titles), separator, panel)
-    if is_header or ("date" in fields and len(missing) < len(needed)):
-        words = " ".join(f"{role}=TITLE" for role in missing)
-        raise UnclearFileError(
-            f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'; say which it is: "
-            f"--columns {words} (or a place, as in date=1), or --columns 'close=*' if they are tickers"
-        )
-    return None
-
-
-def _closes_by_ticker(titles: Sequence[str], cells: Sequence[str], choices: Choices) -> dict[str, dict[str, int]]:
-    """Return the columns by role by ticker of a header of tickers, none for another header.
-
-    Unless a person says so, titles must look like tickers, and hold no close, no three prices and no volume.
-    """
-    if panel := _joined(titles):
-        return panel
-    roles = {role[0] for title in titles[1:] if (role := role_of(title))}
-    names = {plain(title) for title in titles[1:]}
-    is_bar = bool(_CLOSES & names) or {"open", "high", "low"} <= roles or roles - {*PRICES} or names <= WORDS["figures"]
-    are_names = all(_TICKER.fullmatch(title.strip()) for title in titles[1:] if title.strip())
-    has_numbers = all(are_numbers([text for text in cells[1:] if text.casefold() not in BLANKS]))
-    if not has_numbers or not ("*" in choices.roles or (are_names and not is_bar)):
-        return {}
-    return {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
-
-
-def _bare(texts: Sequence[str], separator: str, choices: Choices) -> Layout | None:
-    """Return the layout by position of a line that holds a bar, or None for another line.
-
-    Raises `UnclearFileError` where it has further fields.
-    """
-    titles = tuple(map(str, range(1, len(texts) + 1)))
-    is_day, is_number, said = are_days(texts), are_numbers(texts), choices.places(titles)
-    if {"date", *PRICES} <= said.keys() and is_day[said["date"]]:
-        return Layout(0, said, titles, separator)
-    for lead in (("date",), ("date", "ticker"), ("ticker", "date")):
-        lead = (*lead, "time") if len(texts) > len(lead) and ":" in texts[len(lead)] else lead
-        fields = {role: place for place, role in enumerate((*lead, *VALUES)[: len(texts)])}
-        if "close" not in fields or not is_day[fields["date"]] or not all(is_number[fields[role]] for role in PRICES):
-            continue
-        if re.fullmatch(r"\d{8} \d\d:\d\d", texts[0]) and not any("." in text for text in texts):
-            raise UnclearFileError("prices of Lean, which are times 10,000; divide them, and give them titles")
-        if any(texts[len(fields) :]):
-            raise UnclearFileError(
-                f"{len(texts)} fields a line and no header; say which is which by their places: "
-                "--columns date=1 open=2 high=3 low=4 close=5"
-            )
-        return Layout(0, fields, titles, separator, is_guess=True)
-    return None
+    if not is_header and ("date" not in fields or len(missing) == len(needed)):
+        return None
+    raise UnclearFileError(
+        f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'; say which it is: --columns "
+        f"{'=TITLE '.join(missing)}=TITLE (or a place, as in date=1), or --columns 'close=*' if they are tickers"
+    )

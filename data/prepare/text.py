@@ -24,22 +24,19 @@ ORDERS = {"mdy": ("%m-%d-%Y", "%m-%d-%y"), "dmy": ("%d-%m-%Y", "%d-%m-%y"), "ymd
 OTHER = {".": ",", ",": "."}
 """The sign that groups thousands, by the decimal one."""
 
-_ZEROS = "\u0660\u06f0\u0966\u09e6\uff10"  # of the digits of Arabic, Persian, Hindi, Bengali and full width
-_ASCII = {ord(zero) + digit: str(digit) for zero in _ZEROS for digit in range(10)}
-_ASCII |= {0x66B: ".", 0x66C: ",", 0xFF0E: ".", 0xFF0C: ",", 0x2212: "-"}
 _EDGES = re.compile(r"^[^\S\n]+|[^\S\n]+$", re.MULTILINE)
 _NO_ISO = re.compile(r"^(?!\d{4}-\d\d-\d\d$)", re.MULTILINE | re.ASCII)
 _DATE = r"^(\d{8}|\w{1,12}[-/. ]+\w{1,12}[-/., ]+\d{1,4})\.?(?:\.0|,?[ T].*)?$"
 _SETTLED = ("%Y-%m-%d", "%Y%m%d", "%d-M%m-%Y", "%d-M%m-%y", "M%m-%d-%Y", "%Y-M%m-%d")
 _UNSETTLED = re.compile(r"^\d{1,3}[-/. 年]+\d\d?[-/. 月]+\d\d?", re.MULTILINE)
 _UNIX = r"^(\d{9,10}|\d{12,13}|\d{15,16}|\d{18,19})(?:\.0)?$"
-_REPUBLIC, _FOUNDED, _TAIPEI = r"^(?:中華)?民[國国] ?(\d{1,3})(?=\D)", 1911, date(1962, 2, 9)
-"""What marks its years, the year before its first, and when its exchange opened."""
-_LIKE_DATE = re.compile(rf"{_DATE}|{_UNIX}|^\d+年|{_REPUBLIC}")
+_FOUNDED, _TAIPEI = 1911, date(1962, 2, 9)
+"""The year before the first one of the Republic of China, and when its exchange opened."""
+_LIKE_DATE = re.compile(rf"{_DATE}|{_UNIX}|^\d+年")
 _ZONE = r":.*(?:([+-])(\d\d):?(\d\d)|(Z|UTC))$"
-_EAST, _BETWEEN = 13, (3.5, 5.5, 5.75)
-"""Hours from UTC to the easternmost exchange, and those of exchanges between full hours."""
-_CLOCK = r"(?:^|[ T])(\d{1,2}):?(\d{2}):?(\d{2})?(?:\.\d+)? ?([AaPp][Mm])?(?: ?Z| ?UTC|[+-]\d\d:?\d\d)?$"
+_EAST = 13
+"""Hours from UTC to the easternmost exchange."""
+_CLOCK = r"(?:^|[ T])(\d{1,2}):?(\d\d)(?::?\d\d)?(?:\.\d+)? ?([AaPp][Mm])?(?: ?Z| ?UTC|[+-]\d\d:?\d\d)?$"
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "万": 1e4, "亿": 1e8}
 _STRANGE = re.compile(r"[^-+0-9.,\n]")
 CURRENCY = "[$€£¥₹₩₽₺฿]"
@@ -61,9 +58,8 @@ _MANY = 10
 
 
 def lines_of(texts: Iterable[str]) -> str:
-    """Return texts as lines, without spaces around them, digits of other scripts as those of ASCII."""
-    text = "\n".join(texts)
-    return text if text.isascii() and " " not in text else _EDGES.sub("", text.translate(_ASCII))
+    """Return texts as lines, without spaces around them."""
+    return _EDGES.sub("", "\n".join(texts))
 
 
 def _letters(word: str) -> str:
@@ -101,8 +97,7 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
             pass
     place, unique = pd.factorize(np.array(lines, dtype=object))
     dates = pd.Series(unique, dtype="str")
-    plain = dates.str.replace(_REPUBLIC, _of_republic, regex=True)
-    plain = plain.str.replace(r"^(\d+)年(\d+)月(\d+)日$", r"\1-\2-\3", regex=True)
+    plain = dates.str.replace(r"^(\d+)年(\d+)月(\d+)日$", r"\1-\2-\3", regex=True)
     plain = plain.str.replace(r"[^\W\d_]{3,}", _month, regex=True)
     plain = plain.str.extract(_DATE, expand=False, flags=re.ASCII).str.replace(r"[-/., ]+", "-", regex=True)
     if order == "roc":
@@ -128,7 +123,7 @@ def possible_orders(
     """Return the orders of `ORDERS` in which one file's dates can be read, one where nothing depends on it.
 
     An order is possible if it reads as many of the dates as any, and, where this leaves several, if its days do not
-    fall on weekends, in the future, a week or month apart (of daily bars), or beside those of `known` bars. Years of
+    fall on weekends, in the future, a week or month apart (of daily bars), or on others than `known` sessions. Years of
     the Republic of China have three digits, or two where titles are those of Taiwan.
     """
     if not _UNSETTLED.search(text):
@@ -140,36 +135,22 @@ def possible_orders(
     left = [order for order in read if order in tied.values()]
     if len(left) == 1 or not most:
         return left[:1]
-    fits = {order: 0 if known is None or not known.size else _fit(read[order], known) for order in left}
-    opened = _TAIPEI.toordinal() - EPOCH
-    for is_likely in (
-        lambda order: order != "roc" or (is_taiwan and read[order][0] >= opened),
-        lambda order: read[order][-1] <= latest_day(),
-        lambda order: not (is_daily and spacing(read[order])),
-        lambda order: not misread_weekdays(read[order]),
-        lambda order: order != "mdy" or "." not in text,  # nobody writes the month first between points
-        lambda order: fits[order] == max(fits.values()),
-    ):
-        left = [order for order in left if is_likely(order)] or left
-    return left
+    ranks = {order: _likelihood(text, order, read[order], known, is_daily, is_taiwan) for order in left}
+    return [order for order in left if ranks[order] == max(ranks.values())]
 
 
-def _fit(days: Int32Array, known: Int32Array) -> int:
-    """Return 2 if days are those of known bars and go on soon after them, 1 if they are all known, 0 for other days."""
-    new = days[days > known[-1]]
-    if not np.isin(days[days <= known[-1]], known).all() or (new.size and new[0] - known[-1] > 7):
-        return 0
-    return 2 if new.size else 1
-
-
-def clocks(text: str) -> Float64Array:
-    """Return the seconds since midnight (lines,) of times of a day, alone or in a date; NaN for any other text."""
-    texts = pd.Series(text.split("\n"), dtype="str")
-    groups = texts.str.extract(_CLOCK)
-    hour, minute, second = (groups[place].astype(np.float64) for place in range(3))
-    hour = hour.where(groups[3].isna(), hour % 12 + 12 * groups[3].str.upper().eq("PM"))
-    since = 3600 * hour + 60 * minute + second.fillna(0)
-    return np.asarray(since.fillna(_unix_seconds(texts) % 86400), dtype=np.float64)
+def _likelihood(
+    text: str, order: str, days: Int32Array, known: Int32Array | None, is_daily: bool, is_taiwan: bool
+) -> tuple[bool, ...]:
+    """Return what speaks for an order of dates that are these sorted days, the strongest first."""
+    return (
+        order != "roc" or bool(is_taiwan and days[0] >= _TAIPEI.toordinal() - EPOCH),
+        bool(days[-1] <= latest_day()),
+        not (is_daily and spacing(days)),
+        not misread_weekdays(days),
+        order != "mdy" or "." not in text,  # nobody writes the month first between points
+        known is None or bool(np.isin(days, known).all()),
+    )
 
 
 def late_stamps(text: str, days: Int32Array) -> tuple[BoolArray, list[int]]:
@@ -177,28 +158,26 @@ def late_stamps(text: str, days: Int32Array) -> tuple[BoolArray, list[int]]:
 
     Such are all times at which it is midnight in a zone of an exchange further east than the one they are written in;
     without a zone this may be UTC. Sessions are on Fridays and hardly on Sundays: that settles it, but for times at
-    which a market of the Gulf, open from Sunday to Thursday, closes. A few days from Monday to Thursday do not.
+    which a market of the Gulf, open from Sunday to Thursday, is open. A few days from Monday to Thursday do not.
     """
     if not _NO_ISO.search(text):
         return np.zeros(len(days), dtype=np.bool_), [0]
-    place, unique = pd.factorize(np.array(text.split("\n"), dtype=object))
-    texts = pd.Series(unique, dtype="str")
-    is_unix, zone = texts.str.match(_UNIX), texts.str.extract(_ZONE)
-    hour = np.where(texts.str.contains(":") | is_unix, clocks("\n".join(unique)) / 3600, 0.0)
-    offset = zone[1].astype(np.float64) + zone[2].astype(np.float64) / 60
-    offset = offset.where(zone[0] != "-", -offset).mask(zone[3].notna() | is_unix, 0.0).to_numpy()
-    east = 24 - hour + np.nan_to_num(offset)
-    is_late = ((hour > 0) & (east <= _EAST) & ((east % 1 == 0) | np.isin(east, _BETWEEN)))[place]
-    hour, offset = hour[place][is_late], offset[place][is_late]
-    weekdays = (np.unique(days[is_late & (days != NO_DAY)]).astype(np.int64) + 3) % 7  # Monday is 0
+    texts = pd.Series(text.split("\n"), dtype="str")
+    clock = texts.str.extract(_CLOCK)
+    hour = clock[0].astype(np.float64) + clock[1].astype(np.float64) / 60
+    hour = hour.where(clock[2].isna(), hour % 12 + 12 * clock[2].str.upper().eq("PM"))
+    zone = texts.str.extract(_ZONE)
+    offset = (zone[1].astype(np.float64) + zone[2].astype(np.float64) / 60) * (1 - 2 * zone[0].eq("-"))
+    offset = offset.mask(zone[3].notna() | texts.str.match(_UNIX), 0.0)
+    hour = hour.fillna(_unix_seconds(texts) % 86400 / 3600)
+    is_late = np.asarray((hour > 0) & (24 - hour + offset.fillna(0) <= _EAST) & (days != NO_DAY))
+    weekdays = (np.unique(days[is_late]).astype(np.int64) + 3) % 7  # Monday is 0
     fridays, sundays = (weekdays == 4).sum(), (weekdays == 6).sum()
-    is_gulf = (hour < 18) & (np.isnan(offset) | (hour == 12) | ((offset >= 2) & (offset <= 6)))
-    is_open = (hour >= 18) | ~np.isnan(offset)  # times without a zone are most likely those of the exchange
-    if not sundays and not is_open.any():
-        return np.zeros_like(is_late), [0]
-    if fridays > _MANY * sundays:
+    is_zoned = offset.notna()
+    if fridays > _MANY * sundays or not (sundays or (is_late & ((hour >= 18) | is_zoned)).any()):
         return is_late, [0]
-    return is_late, [1] if sundays > _MANY * fridays and not is_gulf.all() else [0, 1]
+    is_gulf = ((hour - offset + 3) % 24).between(10, 18, inclusive="left").where(is_zoned, hour < 18)
+    return is_late, [1] if sundays > _MANY * fridays and not is_gulf[is_late].all() else [0, 1]
 
 
 def date_of(day: float) -> date:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data.raw.files import Table, read_table
-from data.raw.layout import (
+from data.prepare.files import Table, read_table
+from data.prepare.layout import (
     BLANKS,
     FACTORS,
     STANDARD,
@@ -24,7 +24,7 @@ from data.raw.layout import (
     is_adjusted_bar,
     role_of,
 )
-from data.raw.text import NO_DAY, bare_numbers, decimal_sign, late_stamps, numbers, possible_orders, resolve_days
+from data.prepare.text import NO_DAY, bare_numbers, decimal_sign, late_stamps, numbers, possible_orders, resolve_days
 from utils.arrays import Float64Array, Int32Array
 from utils.config.prepare import Choices
 from utils.config.settings import hint

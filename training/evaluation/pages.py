@@ -17,7 +17,7 @@ from utils.config.settings import flatten, to_dict
 from utils.runs.run_log import write_atomically
 from utils.tables import written_p
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parent / "page"
 _NUMBER = re.compile(rf"(< |[-+{MINUS}{DASH}])?(\d|$)|[-{DASH}]$")
 """How cells begin that stand to the right of their column."""
 
