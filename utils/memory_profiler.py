@@ -97,8 +97,8 @@ class MemoryProfiler:
         """Take, keep and show a snapshot.
 
         Args:
-            show_objects: count all objects and the bytes of tensors and arrays (0.7 s for 400,000 objects), which is done
-                in any case while it is reporting, and show the largest ones.
+            show_objects: count all objects and the bytes of tensors and arrays (0.7 s for 400,000 objects), which while
+                it is reporting is done in any case, and show the largest ones.
             show: default: the log, and while it is reporting the console.
         """
         texts = []
