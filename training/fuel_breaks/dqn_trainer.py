@@ -213,9 +213,9 @@ class DQNTrainer:
                 average.lerp_(parameter, learning.target_tau)
         return loss.item()
 
-    def cleanup_memory(self, generation: int = 2) -> float:
+    def cleanup_memory(self) -> float:
         """Clean up memory, see `clean_up`; return the MiB that the process gave back."""
-        return clean_up(generation)
+        return clean_up()
 
     def reset_memory(self) -> float:
         """Empty the replay, the histories and the caches of fires, and clean up; return the MiB given back.
