@@ -31,7 +31,7 @@ POLICIES = {
 def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tiny, "--run", "one", "--rivals", "learned") == 0
     folder = tiny.parent / "runs" / "one"
-    for name in ("learning.png", "memory.png"):
+    for name in ("learning.png", "equity.png", "memory.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "config.json").read_text())["generations"] == 2
     assert list(folder.glob("tensorboard/events*"))

@@ -17,7 +17,7 @@ from environment.benchmark import MOST_STOCKS, SAMPLE
 from models.ddpg import LOSSES
 from training.commands.evaluate import judge_training
 from training.erl_trainer import ERLTrainer
-from training.evaluation.charts import fitness_chart, learning_charts
+from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from training.evaluation.export import FILES as EVALUATION
 from training.evaluation.export import answer, in_full, write_evaluation
 from training.evaluation.judge import Evaluation
@@ -41,7 +41,7 @@ from utils.runs.run_log import CHECKPOINTS, REPORT, SETTINGS, RunLog
 from utils.tables import many, p_words
 
 logger = logging.getLogger(__name__)
-RESULTS = (*EVALUATION, "learning.png", "memory.png", SUMMARY)
+RESULTS = (*EVALUATION, "learning.png", "memory.png", "equity.png", SUMMARY)
 """Names of what is written at the end; the summary is uploaded last, since it marks the end."""
 FILES = (MARKET, f"{INHERITED}/*")
 """Patterns of what is written before the first generation."""
@@ -104,13 +104,16 @@ def report_generation(
         _draw_progress(run, config)
 
 
-def _draw_progress(run: RunLog, config: Config) -> None:
-    note = "if the data hold survivors only, they flatter every result"
+def _note(config: Config) -> str:
     if config.data is None:
-        note = "built-in synthetic market: the result says nothing about real markets"
+        return "built-in synthetic market: the result says nothing about real markets"
+    return "if the data hold survivors only, they flatter every result"
+
+
+def _draw_progress(run: RunLog, config: Config) -> None:
     records = run.records()
     charts = [fitness_chart(records), *learning_charts(records)]
-    draw_charts(charts, run.path / "learning.png", note, "Learning by generation")
+    draw_charts(charts, run.path / "learning.png", _note(config), "Learning by generation")
     draw_charts([memory_chart(get_profiler().snapshots)], run.path / "memory.png")
 
 
@@ -124,6 +127,7 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     how = {"all_phases": get_profiler().is_reporting, "shows_objects": config.memory_report != "off"}
     logger.info("%s", get_profiler().analysis(**how), extra=FILE_ONLY)
     write_evaluation(evaluation, run.path)
+    draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
     summary = _summary(trainer, evaluation)
     run.write_summary(summary)
     run.tracker.keep((REPORT, SUMMARY), trainer.champion.save)
