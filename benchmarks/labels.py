@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data.synthetic.draw import synthetic_market
-from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
+from data.synthetic.built_in import synthetic_market
+from data.synthetic.kinds import PLANTED_KINDS, oracle_scores, rule_scores
 from training.forecasts.look_ahead import LookAhead, look_ahead
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.cloud.settings import open_cloud
+from utils.cloud.store import open_cloud
 from utils.config.kinds import RUNS
 from utils.errors import ProgramError
 from utils.runs.find import CONFIG, SUMMARY, SWEEP, RunFiles, Standing, files_of_runs, standings

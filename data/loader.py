@@ -150,11 +150,11 @@ class StockDataLoader:
         unusable file, column, row or investable list.
         """
         if self._is_built_in:
-            from data.synthetic import draw  # it takes long to import, and a file does not need it
+            from data.synthetic import built_in  # it takes long to import, and a file does not need it
 
             logger.info("%s does not exist: this is the built-in market", self.path)
-            market = draw.synthetic_market(SyntheticConfig(), draw.MARKET_SEED)
-            self._frame, self._investable = draw.bars_frame(market), market.tickers[: market.stocks]
+            market = built_in.synthetic_market(SyntheticConfig(), built_in.MARKET_SEED)
+            self._frame, self._investable = built_in.bars_frame(market), market.tickers[: market.stocks]
         required = (*COLUMNS, VOLUME) if self._needs_volume else COLUMNS
         if self._frame is None:
             bars = LongBars.of_file(self.path, required)

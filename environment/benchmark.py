@@ -16,7 +16,7 @@ from torch import Tensor
 from data.market import Market
 from environment.account import Account
 from utils.errors import ConfigError
-from utils.runs.seeding import named_generator
+from utils.runs.devices import named_generator
 
 REBALANCING_SESSIONS = 252
 MOST_STOCKS, SAMPLE = 300, 150

@@ -23,7 +23,7 @@ from environment.portfolio import Portfolio
 from environment.positions import as_rows, positions
 from environment.quotes import Quotes
 from utils.config.trader import EnvironmentConfig
-from utils.memory.living import counted
+from utils.memory.census import counted
 
 Days = int | NDArray[np.int64] | Tensor
 """A day, or one for each lane."""

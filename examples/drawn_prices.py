@@ -6,7 +6,7 @@ python -m examples.drawn_prices folder_of_csv_files
 import sys
 from pathlib import Path
 
-from data.synthetic.draw import bars_frame, synthetic_market
+from data.synthetic.built_in import bars_frame, synthetic_market
 from utils.config.trader import SyntheticConfig
 
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from data.synthetic.draw import bars_frame, synthetic_market
+from data.synthetic.built_in import bars_frame, synthetic_market
 from main import main as program
 from models.ddpg_agent import DDPGAgent
 from training.run.saved import open_saved_run

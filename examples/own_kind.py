@@ -5,9 +5,9 @@ python -m examples.own_kind
 
 import numpy as np
 
-from data.synthetic.draw import synthetic_market
+from data.synthetic.built_in import synthetic_market
+from data.synthetic.kinds import oracle_scores, rule_scores
 from data.synthetic.law import PlantedKind, register
-from data.synthetic.planted import oracle_scores, rule_scores
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 

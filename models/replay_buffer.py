@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from utils.memory.census import counted
 from utils.memory.guard import require_memory
-from utils.memory.living import counted
 from utils.tensor_ring import Fields, TensorRing
 
 

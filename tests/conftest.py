@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from tests.tiny_run import keep_in, tiny_in, unjudged
 from utils import pictures
 from utils.memory_profiler import MemoryProfiler, restart_profiler
-from utils.pictures import _figure, _page_figure, new_figure
+from utils.pictures import _figure, new_figure
 
 # A shared machine may be slow at any moment. Examples are the same in every process, so that what fails does so by
 # a change, and again; `--hypothesis-profile search` draws others.
@@ -73,14 +73,14 @@ def blank_pictures() -> Iterator[None]:
         return Figure((1, 1), 20)
 
     few = partial(new_figure, dpi=20)
-    with mock.patch.multiple(pictures, new_figure=few, _figure=blank, _page_figure=blank):
+    with mock.patch.multiple(pictures, new_figure=few, _figure=blank):
         yield
 
 
 @pytest.fixture(scope="module")
 def real_charts(blank_pictures: None) -> Iterator[None]:
     """Draw the charts of a module's tests."""
-    with mock.patch.multiple(pictures, _figure=_figure, _page_figure=_page_figure):
+    with mock.patch.multiple(pictures, _figure=_figure):
         yield
 
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from data.synthetic.planted import PLANTED_KINDS
+from data.synthetic.kinds import PLANTED_KINDS
 from main import main
 from tests.tiny_run import unjudged
 

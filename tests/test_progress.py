@@ -35,7 +35,7 @@ def test_in_a_pipe_a_line_every_half_minute_says_what_is_being_done(
     clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "utils.progress")
-    for generation in progress(range(3), "training", "generation", done=0):
+    for generation in progress(range(3), "training", "generation"):
         assert said(caplog) == []
         with Progress("evaluate", "agent", 1000) as shown:
             clock.now += 20

@@ -36,7 +36,7 @@ from training.rollout import PopulationResults, PopulationRollouts, Windows, rol
 from utils.config.trader import EvaluationConfig, LearningConfig
 from utils.progress import progress
 from utils.runs.console import FILE_ONLY
-from utils.runs.seeding import named_generator, random_state, set_random_state
+from utils.runs.devices import named_generator, random_state, set_random_state
 
 logger = logging.getLogger(__name__)
 STREAMS = ("windows", "evolution", "networks", "sight", "noise", "batches")

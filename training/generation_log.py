@@ -15,9 +15,8 @@ from models.evolution import GENES
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.rollout import PopulationResults
-from utils.memory.clean_up import clean_up
-from utils.memory.living import count_living
-from utils.memory_profiler import MemoryProfiler
+from utils.memory.census import count_living
+from utils.memory_profiler import MemoryProfiler, clean_up
 from utils.progress import Progress
 from utils.runs.console import FILE_ONLY
 
@@ -37,7 +36,7 @@ class GenerationLog:
     def __init__(
         self, generations: int, device: torch.device, profiler: MemoryProfiler | None = None, *, counts: bool = False
     ) -> None:
-        """Begin the log of a run of this number of generations; with `counts`, of all objects while memory grows."""
+        """Begin the log of a run of this number of generations; with `counts`, of large objects while memory grows."""
         self.generations, self.generation, self.device = generations, 0, device
         self.profiler, self.counts = profiler, counts
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
@@ -87,9 +86,9 @@ class GenerationLog:
             ended = time.perf_counter()
             logger.debug("clean-up after %s gave back %.1f MiB", name, clean_up(2 if name == "train" else 1))
             self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + time.perf_counter() - ended
-            # A census takes about a second, and growth needs several to be named.
+            # To look at all objects takes about a second.
             is_suspect = self.counts and name == "evolve" and self.profiler.is_growing()
-            self.profiler.log_memory(f"Gen {self.generation}: After {method}", counts=True, census=is_suspect)
+            self.profiler.log_memory(f"Gen {self.generation}: After {method}", show_objects=is_suspect)
 
     def learning(self, played: PopulationResults, population: Population, noise: float) -> dict[str, float]:
         """Return what the elites earn, what capital is worth to them, and the diversity of the population."""

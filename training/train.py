@@ -32,8 +32,7 @@ from training.run.results import (
     terminal_header,
 )
 from training.run.session import open_session
-from utils.cloud.settings import open_cloud
-from utils.cloud.store import ObjectStore
+from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.trader import Config
 from utils.memory_profiler import get_profiler
 from utils.runs.checkpoint import list_checkpoints

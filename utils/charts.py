@@ -36,10 +36,7 @@ class Chart:
     x: npt.NDArray[Any]  # (T,) dates, integers or floats; ascending
     lines: Mapping[str, Float64Array] = field(default_factory=dict)  # (T,) values by label; NaN leaves a gap
     end: str = "{:+,.1f} %"  # format of the last known value, which follows a line's label
-    points: Mapping[str, tuple[npt.NDArray[Any], Float64Array]] = field(default_factory=dict)  # places and values
-    bands: Mapping[str, tuple[Float64Array, Float64Array]] = field(
-        default_factory=dict
-    )  # (T,) lowest and highest values
+    bands: Mapping[str, tuple[Float64Array, Float64Array]] = field(default_factory=dict)  # (T,) lowest, highest values
     note: str = ""
     has_zero: bool = True  # the y axis always includes 0
     is_log: bool = False  # of the y axis, which then has no 0

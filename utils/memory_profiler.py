@@ -22,11 +22,10 @@ from itertools import pairwise
 from typing import Any
 
 import psutil
+import torch
 
-from utils.memory.census import Heap, count_kinds, large_object_table
-from utils.memory.clean_up import gpu_memory
-from utils.memory.guard import MIB, peak_rss_mb
-from utils.memory.living import CLASSES, count_living, forget_living
+from utils.memory.census import CLASSES, Heap, count_living, forget_living, large_object_table
+from utils.memory.guard import MIB, peak_rss_mb, release_free_memory
 from utils.tables import cell, table
 
 MAX_SNAPSHOTS = 1000
@@ -37,19 +36,15 @@ _SIZES = {"rss": "RAM", "vms": "virtual", "uss": "unique", "gpu_allocated": "GPU
 _NAMES = {f"{key}_mb": f"{name} GB" for key, name in _SIZES.items()} | CLASSES
 """Of measures, as they are shown."""
 WARM_UP_VISITS = 2
-CENSUS_STEPS, OWNER_STEPS = 3, 2
-"""Visits in a row at which leaks that censuses find, and those of owners, have grown."""
-MAX_NAMED = 6
+OWNER_STEPS = 2
+"""Generations in a row at which environments, agents or buffers that leak have become more."""
 RECENT_VISITS, LEAST_VISITS = 10, 5
 LEAK_MB = 5.0
 """Growth below this per visit is not called a leak."""
-FIGURE_TYPE, TYPE = "matplotlib.figure.Figure", "python objects of type "
 KINDS = ("lists", "dicts", "arrays", "tensors")
 SHOWN_LINES = 10
 SHOWN_SNAPSHOTS = 6
 """In the report of a generation: its own, and the last one before it."""
-MIN_OBJECTS = 10
-"""Objects by visit: a history that gains a few is no leak unless they hold tensors or arrays."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,44 +86,33 @@ class MemoryProfiler:
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
-        self._censuses: dict[str, deque[tuple[str, Mapping[str, int]]]] = {}
-        """By place, what its last censuses counted after the warm-up."""
 
     def log_memory(
         self,
         label: str,
         show_objects: bool = False,
         *,
-        counts: bool = False,
-        census: bool = False,
         show: Callable[[str], object] | None = None,
     ) -> Snapshot:
         """Take, keep and show a snapshot.
 
         Args:
-            show_objects: show the largest objects too, after a census.
-            counts: while it is reporting, count lists, dicts, arrays and tensors (0.2 s for 400,000 objects).
-            census: count all objects by type, and the bytes of tensors and arrays (0.7 s for 400,000 of them).
+            show_objects: count all objects and the bytes of tensors and arrays (0.7 s for 400,000 objects), which while
+                it is reporting is done in any case, and show the largest ones.
             show: default: the log, and while it is reporting the console.
         """
         texts = []
-        is_census, counts = census or show_objects, counts and self.is_reporting
+        is_census = show_objects or self.is_reporting
         if is_census:
             gc.collect()
         place = _place(label)
         snapshot = Snapshot(label, self._visits[place], time.monotonic() - self._start, self._measure())
         if is_census:
             heap = Heap()  # after the measurement, which would include its lists
-            counted = heap.counts()
-            snapshot.measures.update(counted)
-            if snapshot.visit >= WARM_UP_VISITS - 1:  # later censuses are compared with the last of the warm-up
-                kept = self._censuses.setdefault(place, deque(maxlen=CENSUS_STEPS + 1))
-                kept.append((f"visit {snapshot.visit + 1}", _kinds(heap.types(), counted)))
+            snapshot.measures.update(heap.counts())
             if show_objects:
                 texts.append(f"largest objects\n{large_object_table(heap)}")
             del heap  # it keeps everything alive
-        if counts:
-            snapshot.measures.update(count_kinds())
         self._visits[place] += 1
         if self.baseline is None and tracemalloc.is_tracing():
             self._traced = tracemalloc.take_snapshot()
@@ -161,21 +145,15 @@ class MemoryProfiler:
         return [(s.visit, s.measures[name]) for s in later if name in s.measures]
 
     def leaks(self) -> dict[str, str]:
-        """Find what leaks, with its growth: owners that became more at the ends of each of the last two generations.
-
-        Where there are none but memory grows, whatever grew at each of the last three censuses of a place.
-        """
+        """Find owners that became more at the ends of each of the last two generations, with their growth."""
         seen = [s for s in (self.baseline, *self.visits(GENERATION)) if s is not None][-OWNER_STEPS - 1 :]
-        moments = ["the baseline" if s is self.baseline else f"visit {s.visit + 1}" for s in seen]
-        owned = [{name: int(s.measures[name]) for name in count_living()} for s in seen]
-        if owners := _growing(GENERATION, list(zip(moments, owned, strict=True)), OWNER_STEPS):
-            return owners
-        return self.find_leaks() if self.is_growing() else {}
-
-    def find_leaks(self) -> dict[str, str]:
-        """Return what grew at each of the last three censuses of a place after the warm-up, with its growth."""
-        by_kind = [_growing(label, list(censuses), CENSUS_STEPS) for label, censuses in self._censuses.items()]
-        return {kind: growth for leaks in by_kind for kind, growth in leaks.items()}
+        found = dict[str, str]()
+        for owner in count_living() if len(seen) > OWNER_STEPS else ():
+            numbers = [int(s.measures[owner]) for s in seen]
+            if all(later > earlier for earlier, later in pairwise(numbers)):
+                growth = f"+{(numbers[-1] - numbers[0]) / OWNER_STEPS:,.4g} a generation since [{seen[0].label}]"
+                found[owner.replace("_", " ")] = f"{growth}, now {numbers[-1]:,}"
+        return found
 
     def is_growing(self) -> bool:
         """Tell whether resident or GPU memory grows by at least 5 MiB a generation, significantly.
@@ -203,7 +181,7 @@ class MemoryProfiler:
             texts.append(f"{allocated}, {now['gpu_reserved_mb'] / 1024:,.2f} GB reserved")
         texts.append(", ".join(f"{owner.replace('_', ' ')} {now[owner]}" for owner in count_living()))
         if (leaks := self.leaks()) or self.is_growing():
-            texts.append(f"growing: {', '.join(leaks) or 'nothing named yet'}")
+            texts.append(": ".join(filter(None, ("growing", ", ".join(leaks)))))
         else:
             texts.append("steady" if len(points) >= LEAST_VISITS else "too early to tell")
         return "; ".join(texts)
@@ -257,17 +235,12 @@ class MemoryProfiler:
         ]
         return f"\nallocations that grew since the baseline\n{table(rows, ('mb', 'change', 'objects', 'line'))}"
 
-    def history(self, place: str | None = None) -> str:
-        """Return a row for each kept snapshot, of all or of a place, growth since the baseline, and leaks."""
-        leaks = [f"leak: {kind} {growth}" for kind, growth in self.find_leaks().items()]
-        return "\n".join([self.trend_table(place=place), self.growth_table(), *leaks])
-
     def analysis(self, *, all_phases: bool, shows_objects: bool = True) -> str:
-        """Return the trend over all phases, or generations, growth since the baseline, leaks, and objects of 50 MB and
-        more."""
+        """Return the trend over all phases, or generations, growth since the baseline, and objects of 50 MB on."""
         gc.collect()
         large = f"\nobjects of 50 MB and more\n{large_object_table(Heap(), 50.0)}" if shows_objects else ""
-        return f"memory trend\n{self.history(None if all_phases else GENERATION)}{large}"
+        trend = self.trend_table(place=None if all_phases else GENERATION)
+        return f"memory trend\n{trend}\n{self.growth_table()}{large}"
 
     def print_memory_growth(self, baseline_label: str | None = None) -> None:
         """Print growth since the first snapshot with this label, see `growth_table`."""
@@ -298,8 +271,31 @@ def print_memory_growth(baseline_label: str | None = None) -> None:
 
 
 def print_memory_summary() -> None:
-    """Print the table of phases, growth since the baseline, leaks and the largest objects."""
+    """Print the table of phases, growth since the baseline and the largest objects."""
     print(get_profiler().analysis(all_phases=True))
+
+
+def clean_up(generation: int = 2) -> float:
+    """Collect garbage up to a generation, and give CUDA's unused cache to the driver; return the MiB given back.
+
+    After a full collection free memory is given to the system, too.
+    """
+    process = psutil.Process()
+    resident = process.memory_info().rss
+    gc.collect(generation)
+    if generation == 2:
+        release_free_memory()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    return max(0, resident - process.memory_info().rss) / MIB
+
+
+def gpu_memory() -> tuple[int, int]:
+    """Return the bytes allocated and reserved on all CUDA devices; never starts CUDA itself."""
+    if not torch.cuda.is_initialized():
+        return 0, 0
+    devices = range(torch.cuda.device_count())
+    return sum(map(torch.cuda.memory_allocated, devices)), sum(map(torch.cuda.memory_reserved, devices))
 
 
 def _place(label: str) -> str:
@@ -313,31 +309,6 @@ def _shown(measures: Mapping[str, float]) -> dict[str, float]:
 
 def _in_gb(measure: str, value: float) -> float:
     return value / 1024 if measure.endswith("_mb") else value
-
-
-def _kinds(types: dict[str, int], counted: Mapping[str, int]) -> dict[str, int]:
-    """Count by kind all that may leak; what explains the growth of others comes first."""
-    kinds = {**count_living(), "figures": types.pop(FIGURE_TYPE, 0)}
-    kinds |= {name: counted[name] for name in ("retained_graphs", "tensors", "arrays")}
-    return kinds | {TYPE + name: count for name, count in types.items()}
-
-
-def _growing(label: str, seen: Sequence[tuple[str, Mapping[str, int]]], steps: int) -> dict[str, str]:
-    """Return what grew at each of the steps of a label, with its growth and since when.
-
-    Owners explain graphs, these tensors and arrays, and these objects.
-    """
-    ranked: dict[int, dict[str, str]] = {}
-    if len(seen) <= steps:
-        return {}
-    (since, _), *_, (_, last) = seen
-    for kind in last:
-        is_type, sizes = kind.startswith(TYPE), [counted.get(kind, 0) for _, counted in seen]
-        if all(later - earlier >= (MIN_OBJECTS if is_type else 1) for earlier, later in pairwise(sizes)):
-            rank = 3 if is_type else {"retained_graphs": 1, "tensors": 2, "arrays": 2}.get(kind, 0)
-            growth = f"+{(sizes[-1] - sizes[0]) / steps:,.4g} a visit of [{label}] since {since}, now {sizes[-1]:,}"
-            ranked.setdefault(rank, {})[kind.replace("_", " ")] = growth
-    return dict([*ranked[min(ranked)].items()][:MAX_NAMED]) if ranked else {}
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 import base64
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,18 @@ from utils.tables import printable
 # Okabe & Ito (2008): distinct for any colour vision.
 ORANGE, VERMILION = "#E69F00", "#D55E00"
 GREY, INK, GRID = "#8A8A8A", "#333333", "#E6E6E6"
-_DASHES, _MARKERS = ("-", "--", ":", "-."), "^vsoD"
+_DASHES = ("-", "--", ":", "-.")
 _FEW = 30
 """Positions up to which each is drawn as a dot."""
 _LEGEND_CHARS = 22
-_CELL = (7.0, 4.4)
-"""Inches of a chart with its legend, title and note, if the legend is no higher."""
-_TITLES = 0.6
-"""Inches above a legend."""
-_BESIDE: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1), "labelspacing": 0.8}
-_PAGE_CELL, _PAGE_COLUMNS, _PAGE_TITLE, _PAGE_NOTE = (5.4, 2.7), 3, 54, 64
-"""Of a chart on a page: inches of its width and of its plot's height, columns of its legend, letters of a line of its
-title and of its note."""
-_ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (-0.14, 1), "ncols": _PAGE_COLUMNS, "fontsize": 9}
+_WIDTH, _PLOT, _LEFT, _BARE = 5.4, 2.7, 0.7, 0.2
+"""Inches of a chart's width and of its plot's height, left of the plot, and right of it or above the title."""
+_COLUMNS, _TITLE_CHARS, _NOTE_CHARS = 3, 54, 64
+"""Columns of a legend, letters of a line of a title and of a note."""
+_ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (-0.14, 1), "ncols": _COLUMNS, "fontsize": 9}
 _ABOVE |= {"handlelength": 1.3, "columnspacing": 1.0}
+_LINE = 0.4
+"""Inches of the title, or the note, of all charts of a figure."""
 _RC: Any = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "charts"}
 
 
@@ -51,44 +49,46 @@ def svg_data_uri(chart: Chart) -> str:
     file = BytesIO()
     with rc_context(_RC), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser may have it
-        _page_figure(chart).savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        _figure([chart]).savefig(file, format="svg", transparent=True, metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _figure(charts: Sequence[Chart], title: str | None = None, note: str | None = None) -> Figure:
+    """Return charts that are no wider than their plots, with legends above, so that a phone shows readable letters."""
     columns = min(len(charts), 2)
-    rows = -(-len(charts) // columns)
-    cell = max(_CELL[1], *(_TITLES + _legend_inches(chart) for chart in charts))
-    width, height = columns * _CELL[0], rows * cell + 0.4 * (bool(title) + bool(note))
+    above, below = [_legend_inches(chart) for chart in charts], [_note_inches(chart) for chart in charts]
+    titles = [textwrap.wrap(printable(chart.title), _TITLE_CHARS) for chart in charts]
+    tops = [_BARE + 0.22 * len(lines) + legend for lines, legend in zip(titles, above, strict=True)]
+    cell = max(top + _PLOT + bottom for top, bottom in zip(tops, below, strict=True))
+    width, height = columns * _WIDTH, -(-len(charts) // columns) * cell + _LINE * (bool(title) + bool(note))
     figure = new_figure(width, height, title, note)
     # Places that are known beforehand are drawn in half the time of those of a layout engine.
     figure.set_layout_engine("none")
+    for text in figure.texts[:1] if title else ():
+        text.set_y(1.0 - 0.1 / height)  # by default at a share of the height, which may be within the first chart
     for place, chart in enumerate(charts):
         row, column = divmod(place, columns)
-        left, bottom = column * _CELL[0] + 0.95, height - 0.4 * bool(title) - (row + 1) * cell + 0.8
-        _draw(chart, figure.add_axes((left / width, bottom / height, 3.8 / width, (cell - 1.3) / height)))
+        left = column * _WIDTH + _LEFT
+        bottom = height - _LINE * bool(title) - row * cell - tops[place] - _PLOT
+        box = left / width, bottom / height, (_WIDTH - _LEFT - _BARE) / width, _PLOT / height
+        axes = figure.add_axes(box)
+        pad, x = 72 * above[place], _ABOVE["bbox_to_anchor"][0]
+        axes.set_title("\n".join(titles[place]), loc="left", fontsize=12, color=INK, pad=pad, x=x)
+        _draw(chart, axes)
     return figure
 
 
-def _page_figure(chart: Chart) -> Figure:
-    """Return a chart that is no wider than its plot, with its legend above, so that a phone shows readable letters."""
-    entries = [
-        _wrapped(name).count("\n") + 1 + (name in chart.lines) for name in (*chart.bands, *chart.lines, *chart.points)
-    ]
-    rows = max(sum(0.15 * one + 0.07 for one in column) for column in np.array_split(entries, _PAGE_COLUMNS))
-    above, below = rows + 0.15, 0.5 + 0.16 * len(textwrap.wrap(chart.note, _PAGE_NOTE))
-    (width, plot), left, title = _PAGE_CELL, 0.7, textwrap.wrap(printable(chart.title), _PAGE_TITLE)
-    height = 0.2 + 0.22 * len(title) + above + plot + below
-    figure = new_figure(width, height)
-    figure.set_layout_engine("none")
-    axes = figure.add_axes((left / width, below / height, 1 - (left + 0.2) / width, plot / height))
-    _draw(chart, axes, _ABOVE, _PAGE_NOTE)
-    axes.set_title("\n".join(title), loc="left", fontsize=12, color=INK, pad=72 * above, x=_ABOVE["bbox_to_anchor"][0])
-    return figure
+def _legend_inches(chart: Chart) -> float:
+    """Return about how high the legend of a chart is: a line with its last value below each name."""
+    entries = [_wrapped(name).count("\n") + 1 + (name in chart.lines) for name in (*chart.bands, *chart.lines)]
+    return 0.15 + max(sum(0.15 * float(one) + 0.07 for one in column) for column in np.array_split(entries, _COLUMNS))
 
 
-def _draw(chart: Chart, axes: Axes, legend: Mapping[str, Any] = _BESIDE, note_width: int = 95) -> None:
-    axes.set_title(printable(chart.title), loc="left", fontsize=13, color=INK, pad=12)
+def _note_inches(chart: Chart) -> float:
+    return 0.5 + 0.16 * len(textwrap.wrap(chart.note, _NOTE_CHARS))
+
+
+def _draw(chart: Chart, axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
     axes.tick_params(colors=INK, labelsize=10)
@@ -113,20 +113,6 @@ def _draw(chart: Chart, axes: Axes, legend: Mapping[str, Any] = _BESIDE, note_wi
             markersize=3,
             label=f"{_wrapped(label)}\n{end}",
         )
-    for number, (label, (x, y)) in enumerate(chart.points.items()):
-        # Hollow ones do not hide those below them.
-        hollow: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 1.4} if number else {}
-        axes.plot(
-            x,
-            y,
-            color=chart.colours.get(label, f"C{len(chart.lines) + number}"),
-            linestyle="",
-            marker=_MARKERS[number],
-            markersize=5,
-            zorder=4,
-            label=_wrapped(label),
-            **hollow,
-        )
     if chart.is_log:
         axes.set_yscale("log")
     elif chart.has_zero:
@@ -135,15 +121,9 @@ def _draw(chart: Chart, axes: Axes, legend: Mapping[str, Any] = _BESIDE, note_wi
     kind = chart.x.dtype.kind
     ticks = AutoDateLocator(minticks=3, maxticks=7) if kind == "M" else MaxNLocator("auto", integer=kind == "i")
     axes.xaxis.set_major_locator(ticks)
-    axes.set_xlabel(textwrap.fill(chart.note, note_width), fontsize=9, style="italic", loc="left", color=INK)
+    axes.set_xlabel(textwrap.fill(chart.note, _NOTE_CHARS), fontsize=9, style="italic", loc="left", color=INK)
     if chart.lines or chart.bands:
-        axes.legend(frameon=False, **legend)
-
-
-def _legend_inches(chart: Chart) -> float:
-    """Return about how high the legend of a chart is: a line with its last value below each name."""
-    names = [_wrapped(name) for name in (*chart.lines, *chart.bands)]
-    return sum(0.17 * (name.count("\n") + 2) + 0.11 for name in names)
+        axes.legend(frameon=False, **_ABOVE)
 
 
 def _wrapped(label: str) -> str:

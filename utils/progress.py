@@ -67,12 +67,9 @@ class Progress:
         return text
 
 
-def progress(
-    items: Iterable[Item], label: str, unit: str, total: int | None = None, *, done: int = 0
-) -> Iterator[Item]:
-    """Yield the items and show how many of them are done, of `total` or of all that a collection has."""
-    total = len(items) if total is None and isinstance(items, Sized) else total
-    with Progress(label, unit, total, done=done) as shown:
+def progress(items: Iterable[Item], label: str, unit: str) -> Iterator[Item]:
+    """Yield the items and show how many of them are done, of all that a collection has."""
+    with Progress(label, unit, len(items) if isinstance(items, Sized) else None) as shown:
         for item in items:
             yield item
             shown.update()

@@ -15,7 +15,7 @@ from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
 from benchmarks.faults.whole_run import STOP_SECONDS
 from utils.cloud import gcs
 from utils.cloud.restore import restore_latest
-from utils.cloud.settings import open_cloud
+from utils.cloud.store import open_cloud
 from utils.cloud.sync import CloudSync
 from utils.runs.checkpoint import encode_state, save_checkpoint
 

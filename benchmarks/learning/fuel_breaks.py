@@ -18,11 +18,9 @@ import numpy as np
 
 from benchmarks.learning.study import Experiment, Record, add_executor_flags, ending, run_study, study_executor
 from training.commands.table import COMMANDS
-from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
-from training.fuel_breaks.evaluate_command import judge, paired_lead
-from training.fuel_breaks.run import AGENT, open_agent
-from training.fuel_breaks.train_command import run_train
+from training.fuel_breaks.commands import AGENT, judge, open_agent, paired_lead, run_train
 from utils.config.cli import parse_command
+from utils.config.fuel_breaks import FuelBreakRunConfig, FuelBreakTrainArguments
 from utils.config.settings import settings_hash
 from utils.runs.console import setup_logging
 

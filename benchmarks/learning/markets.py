@@ -40,7 +40,7 @@ from benchmarks.learning.unseen import (
 )
 from benchmarks.trainers import build_trainer, run_generation
 from data.market import Market
-from data.synthetic.planted import PLANTED_KINDS
+from data.synthetic.kinds import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
@@ -48,7 +48,7 @@ from training.evaluation.baselines import CHAMPION, IN_FULL, LIGHTGBM, RULE, Tun
 from training.evaluation.supervised import SupervisedBaseline, fit_supervised, fit_trees
 from training.forecasts.training_days import TrainingDays
 from utils.config.trader import Config
-from utils.runs.seeding import named_generator, seed_everything
+from utils.runs.devices import named_generator, seed_everything
 
 logger = logging.getLogger(__name__)
 KINDS = tuple(PLANTED_KINDS)

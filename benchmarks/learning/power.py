@@ -24,7 +24,7 @@ from training.evaluation.verdict import verdict
 from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.metrics import TRADING_DAYS_PER_YEAR
-from utils.runs.seeding import named_generator
+from utils.runs.devices import named_generator
 
 HALF, NONE = "half of the rule", "another path's"
 CLAIMS = ("has_selection", "has_timing", "has_skill", "is_better_than_benchmark")

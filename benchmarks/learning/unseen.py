@@ -19,8 +19,7 @@ from torch import Tensor
 from benchmarks.learning.study import Record
 from data.features.bank import relative_risk
 from data.market import Market
-from data.synthetic.built_in import PlantedScores, built_in_market
-from data.synthetic.draw import MARKET_SEED, synthetic_market
+from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market, synthetic_market
 from environment.account import Account
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent

@@ -13,8 +13,7 @@ import pandas as pd
 import scipy  # submodules, which take a second to import, are loaded when they are used
 from numpy.typing import NDArray
 
-from utils.arrays import Float32Array, Float64Array
-from utils.threads import in_order
+from utils.arrays import Float32Array, Float64Array, in_order
 
 FloatArray = TypeVar("FloatArray", Float32Array, Float64Array)
 HALF_LIVES = tuple(2**power for power in range(8))

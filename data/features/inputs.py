@@ -22,9 +22,8 @@ from data.features.products import FORECASTS as PRODUCTS
 from data.features.responses import EVENT_SESSIONS, Responses, up_to_the_last
 from data.features.rows import LARGEST, Blocks, InputRows
 from data.market import Market
-from utils.arrays import BoolArray, Float32Array, Float64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array, in_order
 from utils.errors import DataError
-from utils.threads import in_order
 
 OfBlock = Callable[[slice], Float32Array]
 """From a block of stocks to their (days, stocks, inputs)."""

@@ -18,8 +18,7 @@ from data.features.bank import exponential_mean, log_returns, stock_blocks
 from data.features.impulses.leaders import after_leaders, leader_terms
 from data.features.impulses.pairs import after_pairs, pair_terms
 from data.features.impulses.terms import SESSIONS, bound, last_sum, later, ratio
-from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
-from utils.threads import in_order
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array, in_order
 
 EVENT_SESSIONS = (1, 3, 20)
 """Horizons over which responses to events are summed: they separate a jump that reverts from a drift that lasts."""

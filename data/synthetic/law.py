@@ -22,34 +22,7 @@ FAIR_SESSIONS = 20
 Scores = Callable[[SyntheticConfig, Float64Array, int], Float64Array]
 """Scores (days, columns) from what is known of the market, and the sessions for which a trade is held."""
 Bars = Mapping[str, Float64Array]
-"""open, high, low, close, volume and further columns, (days, columns) each."""
-
-
-@dataclass(frozen=True)
-class Draws:
-    """What a market is made of besides drifts, (days, columns) each."""
-
-    overnight: Float64Array
-    session: Float64Array
-    """Noise of a log return from close to open and from open to close."""
-    up: Float64Array
-    down: Float64Array
-    """Exponential variables that decide how far high and low are from open and close."""
-    volume: Float64Array
-    further: Float64Array
-    """Standard normal variables that decide volume and further columns."""
-
-
-@dataclass(frozen=True)
-class Signal:
-    """A drift that is told by something other than past closes."""
-
-    drift: Callable[[SyntheticConfig, Draws], Float64Array]
-    """(days, columns), known at the day's close."""
-    rule: Callable[[SyntheticConfig, Bars, int], Float64Array]
-    """Scores (days, columns) from bars, for a number of sessions."""
-    columns: Callable[[Draws], Bars] = lambda draws: {}
-    """Further columns of the data."""
+"""open, high, low, close and volume, (days, columns) each."""
 
 
 @dataclass(frozen=True)
@@ -70,25 +43,21 @@ class PlantedKind:
     """From the latent drift."""
     common_share: float = 0.0
     """Share of the noise variance that all columns have in common."""
-    context_noise_ratios: Callable[[SyntheticConfig], tuple[float, ...]] = lambda config: ()
+    context_noise_ratios: tuple[float, ...] = ()
     """Noise of each column that may not be bought, in daily noises of a stock."""
     volatility: Callable[[SyntheticConfig, np.random.Generator], Float64Array] = lambda config, _: np.ones(
         config.days + 1
     )
     """Draws the (days + 1,) factor of each day's noise and drift, of mean square 1; `latent_drift` and
     `summed_variance` leave it out."""
-    is_drift_steady: bool = False
-    """The factor leaves drifts as they are."""
-    mix: Callable[[Float64Array, int], Float64Array] = lambda specific, stocks: specific
-    """Correlates the (..., columns) specific noises of `stocks` and leaves their variances."""
-    signal: Signal | None = None
-    """A further drift."""
+    volume_drift: float = 0.0
+    """Further drift of a stock whose volume is one deviation above its level; it fades with the volume."""
     structure: str = ""
     """What is planted, for the help."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) standard deviation of the noise in a daily log return."""
-        return config.daily_noise * np.array([*[1.0] * config.stocks, *self.context_noise_ratios(config)])
+        return config.daily_noise * np.array([*[1.0] * config.stocks, *self.context_noise_ratios])
 
     def log_growth(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) constant taken from each log return, such that prices do not grow on average.
@@ -100,7 +69,7 @@ class PlantedKind:
 
 
 KINDS: dict[str, PlantedKind] = {}
-"""The kinds of market by name; `data.synthetic.planted` imports all files that register some."""
+"""The kinds of market by name; `data.synthetic.kinds` imports all files that register some."""
 
 
 def register(name: str, structure: str, kind: PlantedKind) -> PlantedKind:
@@ -137,11 +106,6 @@ def autoregressive_variance(log_phi: float, sessions: int) -> float:
     return sessions + 2.0 * float(np.sum((sessions - lag) * np.exp(log_phi * lag)))
 
 
-def fading_state(log_phi: float, shocks: Float64Array) -> Float64Array:
-    """Return what standard normal (days, columns) shocks leave, fading by themselves, in the long run of variance 1."""
-    return math.sqrt(-math.expm1(2.0 * log_phi)) * autoregression(math.exp(log_phi), shocks[0], shocks)
-
-
 VOLUME_LOG_PHI, VOLUME_STD = log_persistence(2.0), 0.5
 """Of the logarithm of volume around its level."""
 
@@ -151,9 +115,9 @@ def volume_level(columns: int) -> Float64Array:
     return np.linspace(13.0, 16.0, columns)
 
 
-def busyness(draws: Draws) -> Float64Array:
-    """Return how busy the trade in each stock is, of variance 1."""
-    return fading_state(VOLUME_LOG_PHI, draws.volume)
+def busyness(shocks: Float64Array) -> Float64Array:
+    """Return how busy the trade in each stock is, of variance 1 in the long run, by standard normal (days, columns)."""
+    return math.sqrt(-math.expm1(2.0 * VOLUME_LOG_PHI)) * autoregression(math.exp(VOLUME_LOG_PHI), shocks[0], shocks)
 
 
 def sum_ahead(values: Float64Array, sessions: int) -> Float64Array:
@@ -162,17 +126,3 @@ def sum_ahead(values: Float64Array, sessions: int) -> Float64Array:
     for ahead in range(min(sessions, len(values))):
         total[: len(values) - ahead] += values[ahead:]
     return total
-
-
-def foreseen_oracle(sessions: int) -> Scores:
-    """Return the oracle of a kind whose drifts are known for some sessions ahead; its last column is context.
-
-    Those after the last day of the market are left out.
-    """
-
-    def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-        scores = sum_ahead(drift, min(holding_days, sessions))
-        scores[:, -1] = 0.0
-        return scores
-
-    return oracle

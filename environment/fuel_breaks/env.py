@@ -5,12 +5,12 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from data.fuel_breaks.landscape import Landscape, Tile
-from environment.fuel_breaks.config import FuelBreakConfig
+from data.fuel_breaks import Landscape, Tile
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
 from environment.fuel_breaks.fire_spread import BurnState, Exposure, Purpose, exposure_of, fires_of
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
-from utils.memory.living import counted
+from utils.config.fuel_breaks import FuelBreakConfig
+from utils.memory.census import counted
 
 IntegerArray = Sequence[int] | Int64Array
 

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.fuel_breaks.fuel_models import FUEL_MODELS, FuelModel
-from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.config import FuelMoisture
+from data.fuel_breaks import FUEL_MODELS, FuelModel, Landscape
 from utils.arrays import Float64Array
+from utils.config.fuel_breaks import FuelMoisture
 
 DIRECTION_DEGREES = np.arange(8) * 45.0  # bearings of the eight directions: north first, then clockwise
 _FEET_PER_METRE = 1 / 0.3048

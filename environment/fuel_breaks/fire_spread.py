@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from data.fuel_breaks.landscape import Landscape, Tile
-from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
+from data.fuel_breaks import Landscape, Tile
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
 from utils.arrays import BoolArray, Float64Array, Int32Array, Int64Array
+from utils.config.fuel_breaks import FuelBreakConfig, ScenarioConfig
 
 _ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])  # rows down by direction: north first, then clockwise
 _COLUMN_STEP = np.array([0, 1, 1, 1, 0, -1, -1, -1])

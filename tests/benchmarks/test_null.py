@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.learning import power
 from benchmarks.learning.null import DRAWN, NULL_MARKETS, clustered_market, drawn_market, rising
 from benchmarks.learning.unseen import training_market
-from data.synthetic.draw import bars_frame, synthetic_market
+from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import Studied, tiny_config
 from training.evaluation.baselines import RULE, Tuning

@@ -13,7 +13,7 @@ from benchmarks.real_prices.ledger import LEDGER
 from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import Plan
 from data.splits import make_folds
-from data.synthetic.draw import bars_frame, synthetic_market
+from data.synthetic.built_in import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
 from training.evaluation.baselines import CHAMPION, EQUAL
 from utils.config.trader import SyntheticConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.cloud.settings import KEY, KEY_CONTENTS, open_cloud
+from utils.cloud.store import KEY, KEY_CONTENTS, open_cloud
 from utils.errors import ConfigError
 
 BUCKET = {"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "my-bucket"}

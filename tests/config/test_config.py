@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.synthetic.planted import PLANTED_KINDS
+from data.synthetic.kinds import PLANTED_KINDS
 from training.commands.table import COMMANDS, help_lists
 from utils.config.cli import ParsedCommand, parse_command
 from utils.config.kinds import Mark

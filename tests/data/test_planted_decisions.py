@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.synthetic.built_in import SESSIONS, built_in_market
-from data.synthetic.planted import PLANTED_KINDS
+from data.synthetic.kinds import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from models.policy import Forecasts
 from training.evaluation.baselines import BandRule, Tuning, numbers_of

@@ -1,6 +1,7 @@
 """Responses: what was planted is found where it is, nothing is found where nothing is, and no day looks ahead."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,13 +15,13 @@ from data.features.impulses import pairs
 from data.features.impulses.deviations import fit_deviations
 from data.features.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
 from data.features.responses import EVENT_EDGES, EVENT_SESSIONS, FORECASTS, SESSIONS, STATE_HALF_LIVES, Responses
-from data.synthetic.draw import synthetic_market
-from data.synthetic.kinds.pairs import partner
+from data.synthetic.built_in import synthetic_market
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 pytestmark = pytest.mark.filterwarnings("error")
 EVENT, LEADER, LEADERS, STATE, STATES = slice(0, 3), 3, 4, 5, 6
+Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
 def prices(returns: np.ndarray) -> np.ndarray:
@@ -65,6 +66,51 @@ def planted(kind: str, days: int = 3000, seed: int = 0) -> tuple[np.ndarray, Res
     return close, Responses.fit(close, np.arange(40), always(close))
 
 
+def crowd(generator: np.random.Generator, days: int) -> np.ndarray:
+    """Returns of 40 stocks and 260 columns, of which the first five lead a fifth of the stocks each, at a lag each."""
+    moves = generator.standard_normal((days, 300))
+    moves[:, 40:45] *= 4
+    returns = moves.copy()
+    for stock in range(40):
+        lag = (8, 10, 12, 14, 16)[stock % 5]
+        returns[lag:, stock] += 0.13 * moves[:-lag, 40 + stock % 5]
+    return returns
+
+
+def leak(generator: np.random.Generator, days: int) -> np.ndarray:
+    """Returns of 40 stocks that a factor moves up or down, and of a column: its sum over 20 sessions, 60 later."""
+    factor = generator.standard_normal(days + 80)
+    loadings = np.where(np.arange(40) % 2, -0.5, 0.5) * np.linspace(1.5, 0.5, 40)
+    told = 0.125 * np.convolve(factor, np.ones(20), mode="valid")[61:] + 0.2 * generator.standard_normal(days)
+    return np.column_stack((generator.standard_normal((days, 40)) + factor[:days, None] * loadings, told))
+
+
+def states(generator: np.random.Generator, days: int) -> np.ndarray:
+    """Returns of stocks that repeat a move after 15 sessions, or undo it if a column fell then; and of the column."""
+    moves = generator.standard_normal((days, 41))
+    direction = np.sign(generator.standard_normal(days // 50 + 1)).repeat(50)[:days, None]
+    returns = moves.copy()
+    returns[15:, :40] += 0.35 * (direction * moves)[:-15, :40]
+    returns[:, 40:] = 2 * moves[:, 40:] + 0.75 * direction
+    return returns
+
+
+def couples(generator: np.random.Generator, days: int) -> np.ndarray:
+    """Returns of 40 stocks; each and that 20 places on share all of their moves but a spread that passes."""
+    common, shared = generator.standard_normal((days, 1)), generator.standard_normal((days, 20))
+    shocks, spread = generator.standard_normal((days, 20)), np.zeros((days, 20))
+    for day in range(1, days):
+        spread[day] = 0.5**0.1 * spread[day - 1] + shocks[day]
+    own = 0.6 * np.diff(spread, axis=0, prepend=0.0)
+    return np.concatenate((own, -own), axis=1) + 0.3 * common + 0.7 * np.tile(shared, 2)
+
+
+def drawn(returns: Draw, days: int = 3000, seed: int = 0) -> tuple[np.ndarray, Responses]:
+    """Closes by returns of 40 stocks and perhaps of columns, in noises of a stock, and what is found in them."""
+    close = prices(0.02 * returns(np.random.default_rng(seed), days))
+    return close, Responses.fit(close, np.arange(40), always(close))
+
+
 def significant_events(found: Responses) -> list[list[int]]:
     """Lag and bin of each response to events that is significant at 5% among all of them (Bonferroni)."""
     candidates = SESSIONS * len(EVENT_EDGES)
@@ -80,15 +126,15 @@ def test_answers_to_extreme_moves_are_found(kind: str, sessions: int) -> None:
 
 
 def test_leaders_are_found_with_their_lags_among_many_columns() -> None:
-    _, found = planted("crowd")
+    _, found = drawn(crowd)
     expected = {((8, 10, 12, 14, 16)[stock % 5], stock, 40 + stock % 5) for stock in range(40)}
     terms = {tuple(term) for term in found.leader_terms.tolist()}
     assert terms <= expected and len(terms) >= 38
 
 
-@pytest.mark.parametrize(("kind", "age"), [("leak", 0), ("lagged-leak", 60)])
-def test_answers_over_many_sessions_are_found_at_their_age(kind: str, age: int) -> None:
-    close, found = planted(kind)
+@pytest.mark.parametrize("age", [0, 60])
+def test_answers_over_many_sessions_are_found_at_their_age(age: int) -> None:
+    close, found = drawn(leak) if age else planted("leak")
     assert set(found.leader_terms[:, 0].tolist()) == {SESSIONS + 1 + age} and len(found.leader_terms) >= 36
     assert (np.sign(found.leader_loadings) == np.where(found.leader_terms[:, 1] % 2, -1, 1)).all()
     forecast = forecast_of(found, close, np.arange(40))[:, :, LEADERS]
@@ -99,7 +145,7 @@ def test_answers_over_many_sessions_are_found_at_their_age(kind: str, age: int) 
 
 
 def test_the_state_in_which_moves_repeat_is_found() -> None:
-    _, found = planted("interaction")
+    _, found = drawn(states)
     assert {tuple(term) for term in found.state_terms[:, :2].tolist()} == {(15, 1)}
     assert len(found.leader_terms) == 0
 
@@ -261,13 +307,14 @@ def test_short_and_dead_markets_give_nothing(days: int, kind: str) -> None:
                 assert not forecast.any()
 
 
-@pytest.mark.parametrize("kind", ["reversal", "momentum", "crowd", "pairs"])
-def test_pairs_are_found_where_they_were_planted_alone(kind: str) -> None:
+def test_pairs_are_found_where_they_were_drawn_alone() -> None:
     """Not in stocks' own pasts nor behind leaders."""
-    _, found = planted(kind, days=2400, seed=32)
+    _, found = drawn(couples, days=2400, seed=32)
     terms = found.pair_terms
-    assert (len(terms) >= 30) if kind == "pairs" else (len(terms) == 0)
-    assert (terms[:, 1] == partner(40)[terms[:, 0]]).all() and (found.pair_loadings < 0).all()
+    assert len(terms) >= 30 and (found.pair_loadings < 0).all()
+    assert (terms[:, 1] == (terms[:, 0] + 20) % 40).all()
+    without = [planted(kind, days=2400, seed=32) for kind in ("reversal", "momentum")]
+    assert not any(len(found.pair_terms) for _, found in (*without, drawn(crowd, days=2400, seed=32)))
 
 
 def test_slow_own_drifts_are_no_pairs() -> None:

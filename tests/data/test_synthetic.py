@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
-from data.synthetic.draw import bars_frame, synthetic_market
-from data.synthetic.kinds.mixed import MIXED_LAG, MIXED_LOADING
+from data.synthetic.built_in import bars_frame, synthetic_market
+from data.synthetic.kinds import PLANTED_KINDS, rule_scores
+from data.synthetic.kinds.columns import LEAD_LAG, MIXED_LOADING
 from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.law import FAIR_SESSIONS
-from data.synthetic.planted import PLANTED_KINDS, rule_scores
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
@@ -121,7 +121,7 @@ def test_each_third_of_a_mixed_market_has_its_law_and_every_second_stock_follows
     config = SyntheticConfig(kind="mixed", days=12_000, stocks=12)
     own = config.daily_noise * np.random.default_rng(4).standard_normal((config.days, 13))
     drift = PLANTED_KINDS["mixed"].latent_drift(config, own, np.random.default_rng(5))
-    lag = MIXED_LAG
+    lag = LEAD_LAG
     slopes = drift[lag:, :12].T @ drift[:-lag, 12] / (drift[:-lag, 12] @ drift[:-lag, 12])
     assert slopes[::2] == pytest.approx(np.full(6, MIXED_LOADING), abs=0.01)
     assert slopes[1::2] == pytest.approx(np.zeros(6), abs=0.01)

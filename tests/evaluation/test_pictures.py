@@ -44,7 +44,7 @@ def test_a_chart_of_a_page_cuts_off_nothing_and_its_texts_do_not_overlap() -> No
         equity_chart(case(days=2 * SESSIONS)),
         fitness_chart(case().records),
     ):
-        figure = pictures._page_figure(chart)
+        figure = pictures._figure([chart])
         figure.set_dpi(150)
         figure.draw_without_rendering()
         axes = figure.axes[0]

@@ -12,8 +12,7 @@ from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.splits import Span
-from data.synthetic.built_in import built_in_market
-from data.synthetic.draw import bars_frame, synthetic_market
+from data.synthetic.built_in import bars_frame, built_in_market, synthetic_market
 from environment.portfolio import Portfolio, play
 from environment.quotes import Quotes
 from tests.evaluation.page_case import case

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.synthetic.draw import synthetic_market
-from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
+from data.synthetic.built_in import synthetic_market
+from data.synthetic.kinds import PLANTED_KINDS, oracle_scores, rule_scores
 from tests.small_market import small_market
 from training.forecasts.look_ahead import LookAhead, look_ahead, require_past
 from utils.arrays import Float64Array

@@ -9,16 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.fuel_breaks.config import TileConfig
-from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_landscape, landscape_from_bands
-from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
+from data.fuel_breaks import Landscape, Tile, cut_tiles, generated_landscape, landscape_from_bands
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BurnState, exposure_of
-from training.fuel_breaks.config import BoundsConfig, FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from utils.arrays import BoolArray
+from utils.config.fuel_breaks import BoundsConfig, FuelBreakConfig, FuelBreakRunConfig, ScenarioConfig, TileConfig
 from utils.config.settings import from_dict
-from utils.runs.seeding import seed_everything
+from utils.runs.devices import seed_everything
 
 # Operations this small only lose time, and order of summation, to more threads.
 torch.set_num_threads(1)

@@ -19,17 +19,14 @@ from PIL import Image
 from scipy import stats
 
 from benchmarks.faults.harness import records
-from data.fuel_breaks.landscape import generated_landscape
+from data.fuel_breaks import generated_landscape
 from main import main
-from models.fuel_breaks.config import QNetworkConfig
-from models.fuel_breaks.q_network import QNetwork
+from models.fuel_breaks import QNetwork
 from tests.fuel_breaks.run_cases import TINY, run_config
 from training.fuel_breaks import policies
-from training.fuel_breaks.config import FuelBreakTrainArguments
+from training.fuel_breaks.commands import UNTRAINED, paired_lead, run_train
 from training.fuel_breaks.dqn_trainer import DQNTrainer
-from training.fuel_breaks.evaluate_command import paired_lead
-from training.fuel_breaks.run import UNTRAINED
-from training.fuel_breaks.train_command import run_train
+from utils.config.fuel_breaks import FuelBreakTrainArguments, QNetworkConfig
 
 SHOWN = (Path(__file__).parents[2] / "docs" / "fuel_breaks.md").read_text(encoding="utf-8")
 RUN = Path("runs") / "fuel-breaks" / "one"

@@ -9,12 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.fuel_breaks.config import TileConfig
-from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
+from data.fuel_breaks import Tile
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment, static_channels
-from models.fuel_breaks.config import QNetworkConfig
-from models.fuel_breaks.q_network import SYMMETRIES, GridSymmetry, QNetwork, symmetric_values
+from models.fuel_breaks import SYMMETRIES, GridSymmetry, QNetwork, symmetric_values
 from tests.fuel_breaks.run_cases import (
     GRASS,
     WATER,
@@ -29,9 +26,16 @@ from tests.fuel_breaks.run_cases import (
     with_learning,
 )
 from training.fuel_breaks import policies
-from training.fuel_breaks.config import BoundsConfig, DQNConfig
 from training.fuel_breaks.dqn_trainer import double_dqn_target
 from training.fuel_breaks.replay import centre_by_group, n_step_returns
+from utils.config.fuel_breaks import (
+    BoundsConfig,
+    DQNConfig,
+    FuelBreakConfig,
+    QNetworkConfig,
+    ScenarioConfig,
+    TileConfig,
+)
 
 SIDE = 9
 FIELDS = FuelBreakConfig(1, scenarios=ScenarioConfig(4, 1, 1, 10_000, 10, 5, 10))

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.config import ScenarioConfig
+from data.fuel_breaks import Tile
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BurnState, Hazard
 from tests.fuel_breaks.run_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
 from training.fuel_breaks import policies
+from utils.config.fuel_breaks import ScenarioConfig
 
 
 def corridor(cells: int, ignitions: list[int], **values: Any) -> BurnState:

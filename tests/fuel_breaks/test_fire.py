@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data.fuel_breaks.fuel_models import FUEL_MODELS
-from data.fuel_breaks.landscape import Landscape, load_landscape
-from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
+from data.fuel_breaks import FUEL_MODELS, Landscape, load_landscape
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, fuel_bed, surface_fire
 from environment.fuel_breaks.fire_spread import Hazard, draw_scenarios
 from tests.fuel_breaks.run_cases import flat_landscape, random_landscape, random_mask, rotated, small_config
+from utils.config.fuel_breaks import FuelMoisture, ScenarioConfig
 
 NEIGHBOURS = {0: (-1, 0), 1: (-1, 1), 2: (0, 1), 3: (1, 1), 4: (1, 0), 5: (1, -1), 6: (0, -1), 7: (-1, -1)}
 

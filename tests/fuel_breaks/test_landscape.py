@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.fuel_breaks.config import TileConfig
-from data.fuel_breaks.landscape import (
+from data.fuel_breaks import (
     Tile,
     cut_tiles,
     generated_landscape,
@@ -21,6 +20,7 @@ from data.fuel_breaks.landscape import (
     split_tiles,
 )
 from tests.fuel_breaks.run_cases import WATER, flat_landscape, stored_bands
+from utils.config.fuel_breaks import TileConfig
 from utils.errors import DataError
 
 GROUND = flat_landscape(1, 1)

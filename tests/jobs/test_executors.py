@@ -19,11 +19,10 @@ from main import main
 from tests.jobs import tasks_of_tests as work
 from utils.errors import ConfigError, JobsFailed, StopRequested
 from utils.jobs import cluster as cluster_module
-from utils.jobs import pool
+from utils.jobs import executor as executors
 from utils.jobs.cluster import ClusterTasks, connect
-from utils.jobs.executor import open_executor
+from utils.jobs.executor import Executor, open_executor
 from utils.jobs.job import Finished, Job, require_all
-from utils.jobs.pool import Executor
 
 MISTAKE = partial({}.pop, "absent")
 """Work that raises KeyError."""
@@ -90,7 +89,7 @@ def test_jobs_have_a_process_of_one_thread_and_a_log(open_one: Open, tmp_path: P
 def test_a_job_whose_process_is_killed_is_run_again(
     open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
 ) -> None:
-    monkeypatch.setattr(pool, "MOST_LOSSES", 1)
+    monkeypatch.setattr(executors, "MOST_LOSSES", 1)
     mortal = Job("mortal", partial(work.die_until, tmp_path / "mortal", times))
     with open_one() as executor:
         ends = {end.name: end for end in executor.run([mortal, Job("other", partial(pow, 3, 2))])}
@@ -124,7 +123,7 @@ def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None
 def test_a_signal_stops_jobs_at_safe_points(
     open_one: Open, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "STOP_SECONDS", 120.0)  # all the time that they need on a busy machine
+    monkeypatch.setattr(executors, "STOP_SECONDS", 120.0)  # all the time that they need on a busy machine
     jobs = [Job(name, partial(work.count_until_stopped, tmp_path)) for name in ("one", "two")]
     running = 1 if number == signal.SIGINT else 2  # in this process they run one after the other
     with signalled(number, tmp_path, running), pytest.raises(StopRequested) as caught, open_one() as executor:
@@ -135,7 +134,7 @@ def test_a_signal_stops_jobs_at_safe_points(
 
 @apart
 def test_a_job_that_ignores_signals_is_killed(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(executors, "STOP_SECONDS", 0.5)
     with signalled(signal.SIGTERM, tmp_path, 1), pytest.raises(StopRequested), open_one() as executor:
         list(executor.run([Job("deaf", partial(work.never_stop, tmp_path))]))
     (began,) = tmp_path.glob("*.began")

@@ -15,14 +15,13 @@ from numpy.lib.stride_tricks import as_strided
 from tests.data.files import written
 from tests.memory.thing import Environment, Thing
 from utils.errors import ConfigError, MemoryLimitReached
-from utils.memory.census import UNKNOWN_HOLDER, Heap
+from utils.memory.census import UNKNOWN_HOLDER, Heap, count_living
 from utils.memory.guard import MIB, MemoryGuard, memory_limit_mb, require_memory
-from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 
 
 def census_bytes(profiler: MemoryProfiler) -> tuple[float, float]:
-    measures = profiler.log_memory("census", census=True).measures
+    measures = profiler.log_memory("census", show_objects=True).measures
     return measures["array_bytes"], measures["tensor_bytes"]
 
 

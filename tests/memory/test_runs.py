@@ -17,8 +17,8 @@ from tests.tiny import learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
 from utils.config.trader import EvolutionConfig
+from utils.memory.census import count_living
 from utils.memory.guard import MIB
-from utils.memory.living import count_living
 from utils.memory_profiler import (
     OWNER_STEPS,
     MemoryProfiler,
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.usefixtures("small_heap")
 def trainer_of(profiler: MemoryProfiler, population: int = 16) -> ERLTrainer:
     log = GenerationLog(20, torch.device("cpu"), profiler)
     trainer = tiny_trainer(learnable_market(), evolution=EvolutionConfig(population_size=population), log=log)
-    profiler.log_memory("baseline", counts=True)
+    profiler.log_memory("baseline")
     return trainer
 
 
 def train(profiler: MemoryProfiler, trainer: ERLTrainer) -> str:
     run_generation(trainer)
-    profiler.log_memory("generation", counts=True)
+    profiler.log_memory("generation")
     return profiler.summary_line()
 
 
@@ -69,9 +69,8 @@ def test_leaked_owners_are_named_by_the_second_generation(profiler: MemoryProfil
         for is_named in (False, True):
             kept += [made() for _ in range(10)]
             assert train(profiler, trainer).endswith(f"growing: {owner}") == is_named
-        first = len(profiler.visits("generation")) - OWNER_STEPS
-        since = f"visit {first}" if first else "the baseline"
-        assert profiler.leaks()[owner].startswith(f"+10 a visit of [generation] since {since}, now ")
+        since = "generation" if len(profiler.visits("generation")) > OWNER_STEPS else "baseline"
+        assert profiler.leaks()[owner].startswith(f"+10 a generation since [{since}], now ")
         assert "growing" not in train(profiler, trainer)
 
 

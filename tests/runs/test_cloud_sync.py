@@ -18,8 +18,7 @@ from benchmarks.faults.cloud import BUCKET, hasty, is_download, is_upload, is_up
 from benchmarks.faults.proxy import FaultProxy
 from utils.cloud.gcs import GcsStore
 from utils.cloud.restore import restore_latest, restore_run
-from utils.cloud.settings import open_cloud
-from utils.cloud.store import LocalStore, ObjectStore
+from utils.cloud.store import LocalStore, ObjectStore, open_cloud
 from utils.cloud.sync import CloudSync, list_generations
 from utils.config.settings import LATEST
 from utils.errors import CloudError, ConfigError, DamagedError, MissingError

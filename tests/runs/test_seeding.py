@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from utils.runs.seeding import named_generator, random_state, seed_everything, set_random_state
+from utils.runs.devices import named_generator, random_state, seed_everything, set_random_state
 
 seeds = st.integers(0, 2**63 - 1)
 names = st.text(max_size=12)

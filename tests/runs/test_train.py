@@ -11,8 +11,8 @@ from tests.tiny_run import records
 from training import train
 from training.run.market import load_market
 from utils.config.trader import Config
+from utils.runs.devices import seed_everything
 from utils.runs.run_log import RunLog
-from utils.runs.seeding import seed_everything
 
 
 def test_a_trainer_without_a_run_is_that_of_a_run(trained: Path) -> None:

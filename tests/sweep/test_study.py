@@ -12,8 +12,7 @@ from optuna import Study
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from training.sweep.space import read_space, space_of
-from training.sweep.study import FIRST_LOOK, ROUND, Run, new_study, play_round, values_of
+from training.sweep import FIRST_LOOK, ROUND, Run, new_study, play_round, read_space, space_of, values_of
 from utils.config.settings import from_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError

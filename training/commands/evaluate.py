@@ -24,14 +24,13 @@ from training.policies.judgement import TradedMarket, judge, load_market, requir
 from training.policies.read import Trades, read_policy, read_rows, wide_table
 from training.run.market import require_past_columns
 from training.run.saved import SavedRun, open_saved_run
-from training.sweep.space import trials_beside
+from training.sweep import trials_beside
 from utils.config.cli import command_line
 from utils.config.settings import changed_flags, read_settings, to_dict
 from utils.config.trader import Config, EnvironmentConfig, EvaluationConfig
 from utils.errors import ConfigError
-from utils.runs.devices import choose_device, choose_threads
+from utils.runs.devices import choose_device, choose_threads, named_generator
 from utils.runs.run_log import RunLog, json_text
-from utils.runs.seeding import named_generator
 
 logger = logging.getLogger(__name__)
 JUDGING = ("random_pickers", "rivals", "rival_refit", "benchmark")

@@ -15,20 +15,28 @@ from training.evaluation.export import EQUITY
 from training.evaluation.export import RESULTS as JUDGED
 from training.run.market import load_market, record_or_pin_market
 from training.run.study_folder import Study, fetch_files
-from training.sweep.outcome import outcome_of, report, results_of
-from training.sweep.space import KIND, SweepPlan, read_space, run_name, space_of
-from training.sweep.study import Run, new_study, play_round
+from training.sweep import (
+    KIND,
+    Run,
+    SweepPlan,
+    new_study,
+    outcome_of,
+    play_round,
+    read_space,
+    report,
+    results_of,
+    run_name,
+    space_of,
+)
 from training.train import train_of_study
-from utils.cloud.settings import open_cloud
-from utils.cloud.store import ObjectStore
+from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.settings import as_toml, repeated, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
-from utils.jobs.executor import LOGS
+from utils.jobs.executor import LOGS, Executor
 from utils.jobs.job import Finished, Job, output_to
-from utils.jobs.pool import Executor
 from utils.runs.find import SUMMARY, SWEEP
 from utils.runs.run_lock import require_free
 from utils.runs.run_log import write_atomically, write_json

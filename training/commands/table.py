@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from training.paper.arguments import (
     PaperArguments,
     PaperGoArguments,
@@ -20,6 +19,7 @@ from training.paper.arguments import (
 )
 from utils.config import kinds
 from utils.config.cli import DEFAULT_COMMAND, Command, Lists, in_short
+from utils.config.fuel_breaks import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
 from utils.config.trader import Config, EnvironmentConfig, Rivals, default_settings
@@ -257,7 +257,7 @@ class SweepArguments(StudyArguments):
 def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `default_settings`; ConfigError for an unknown kind of market."""
     if "synthetic.kind" in stated:
-        from data.synthetic.planted import planted_kind  # takes long where no kind is needed
+        from data.synthetic.kinds import planted_kind  # takes long where no kind is needed
 
         planted_kind(stated["synthetic.kind"])
     return default_settings(stated)
@@ -306,7 +306,7 @@ def help_lists(name: str, is_whole: bool) -> Lists:
     commands = {"commands, each with a --help of its own (train may be left out)": texts, "examples": EXAMPLES}
     if not is_whole:
         return commands
-    from data.synthetic.planted import PLANTED_KINDS  # takes long where no kind is needed
+    from data.synthetic.kinds import PLANTED_KINDS  # takes long where no kind is needed
 
     kinds = {name: kind.structure for name, kind in PLANTED_KINDS.items()}
     return {
@@ -340,8 +340,8 @@ COMMANDS = {
     "paper go": Command(PaperGoArguments, "training.commands.paper:run_go"),
     "paper rename": Command(PaperRenameArguments, "training.commands.paper:run_rename"),
     "paper replay": Command(PaperReplayArguments, "training.commands.paper:run_replay"),
-    "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train"),
-    "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),
-    "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),
+    "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.commands:run_train"),
+    "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.commands:run_evaluation"),
+    "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.commands:run_show"),
 }
 """A command by its name, a word or two; the function is imported only when the command runs."""

@@ -31,10 +31,9 @@ from data.features.rows import InputRows
 from data.market import Market
 from training.evaluation.baselines import LIGHTGBM, RIDGE, BandRule, Tuning
 from training.forecasts.samples import Moments, Samples
-from utils.arrays import BoolArray, Float32Array, Float64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array, in_order
 from utils.errors import DataError
 from utils.memory.guard import release_free_memory
-from utils.threads import in_order
 
 logger = logging.getLogger(__name__)
 Model = Callable[[Float32Array], Float32Array]

@@ -13,10 +13,9 @@ from data.features.rows import InputRows
 from data.splits import Span
 from environment.quotes import Quotes
 from training.forecasts.outcomes import discounted_returns
-from utils.arrays import BoolArray, Float32Array, Float64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array, in_threads
 from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 from utils.errors import DataError
-from utils.threads import in_threads
 
 DISCOUNTS = (0.6, 0.8, 0.9, 0.95)
 """From one session to the next, at which outcomes are learned."""

@@ -5,6 +5,7 @@ bootstrap, by double Q-learning.
 """
 
 import copy
+import logging
 import math
 import time
 from collections import deque
@@ -13,21 +14,24 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from data.fuel_breaks.landscape import Tile
+from data.fuel_breaks import Tile
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
-from models.fuel_breaks.q_network import SYMMETRIES
+from models.fuel_breaks import SYMMETRIES
 from training.fuel_breaks import policies
-from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import judging_environment, spaced
 from training.fuel_breaks.replay import Replay, ReplaySample, Rows, centre_by_group, n_step_returns
 from utils.arrays import BoolArray, Float64Array, Int64Array
-from utils.memory.clean_up import PeriodicChecks, clean_up
-from utils.runs.seeding import named_generator
+from utils.config.fuel_breaks import FuelBreakRunConfig
+from utils.memory.guard import MIB
+from utils.memory_profiler import clean_up, gpu_memory
+from utils.runs.devices import named_generator
 
+logger = logging.getLogger(__name__)
 _INPUT_TILES = 32
 _PROGRESS = ("generation", "episodes", "updates", "seconds", "scores")
 _NETWORKS = ("online", "target", "best")
@@ -44,6 +48,34 @@ def double_dqn_target(
     following = target_next.gather(1, online_next.argmax(dim=1, keepdim=True)).squeeze(1)
     # A terminal state may have no legal action: its value is -inf.
     return rewards + torch.where(terminated, torch.zeros_like(following), factors * following)
+
+
+class PeriodicChecks:
+    """Calls a safe point and cleans up memory after a number of units of each kind of work."""
+
+    def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int]) -> None:
+        """Take how often each kind of work is checked."""
+        self.safe_point, self._every = safe_point, every
+        self.counts, self._since = dict.fromkeys(every, 0), dict.fromkeys(every, 0)
+        self.freed_mb = dict.fromkeys(every, 0.0)
+
+    def add(self, work: str, units: int) -> None:
+        """Count work; if a check is due, make it and clean up."""
+        self._since[work] += units
+        if self._since[work] >= self._every[work]:
+            self._since[work] %= self._every[work]
+            self.counts[work] += 1
+            self.safe_point()
+            freed = clean_up(1)  # a full collection takes as long as several steps, and their garbage is young
+            self.freed_mb[work] += freed
+            logger.debug("clean-up %d after %s gave back %.1f MiB", self.counts[work], work, freed)
+
+    def record(self) -> dict[str, Any]:
+        """Return the memory in use (MiB), and by work the checks made and what their clean-ups gave back."""
+        allocated, reserved = gpu_memory()
+        sizes = {"rss": psutil.Process().memory_info().rss, "gpu_allocated": allocated, "gpu_reserved": reserved}
+        in_use = {f"{name}_mb": size / MIB for name, size in sizes.items()}
+        return {**in_use, "checks": dict(self.counts), "freed_mb": dict(self.freed_mb)}
 
 
 class DQNTrainer:
@@ -181,9 +213,9 @@ class DQNTrainer:
                 average.lerp_(parameter, learning.target_tau)
         return loss.item()
 
-    def cleanup_memory(self, generation: int = 2) -> float:
+    def cleanup_memory(self) -> float:
         """Clean up memory, see `clean_up`; return the MiB that the process gave back."""
-        return clean_up(generation)
+        return clean_up()
 
     def reset_memory(self) -> float:
         """Empty the replay, the histories and the caches of fires, and clean up; return the MiB given back.

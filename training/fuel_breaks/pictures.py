@@ -11,8 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.fuel_breaks.fuel_models import FUEL_MODELS
-from data.fuel_breaks.landscape import Landscape
+from data.fuel_breaks import FUEL_MODELS, Landscape
 from environment.fuel_breaks.fire_spread import Hazard
 from utils.arrays import BoolArray
 from utils.charts import Chart

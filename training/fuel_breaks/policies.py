@@ -7,13 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.config import FuelBreakConfig
+from data.fuel_breaks import Tile
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BurnState, Hazard
-from models.fuel_breaks.config import QNetworkConfig
-from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
+from models.fuel_breaks import GridSymmetry, QNetwork, symmetric_values
 from utils.arrays import BoolArray, Float64Array, Int64Array
+from utils.config.fuel_breaks import FuelBreakConfig, QNetworkConfig
 
 Policy = Callable[[VectorFuelBreakEnvironment], Int64Array]
 """Chooses a legal cell for each lane that has not terminated."""

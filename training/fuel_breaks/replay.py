@@ -12,7 +12,7 @@ from torch import Tensor
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import Exposure
 from utils.arrays import Float64Array
-from utils.memory.living import counted
+from utils.memory.census import counted
 from utils.tensor_ring import TensorRing
 
 

@@ -31,8 +31,8 @@ from utils.config.settings import from_dict, read_settings
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError, DataError
 from utils.progress import progress
+from utils.runs.devices import named_generator
 from utils.runs.run_log import REPORT
-from utils.runs.seeding import named_generator
 
 _SHOWN = ("return", "volatility", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
 """Measures that a judgement shows."""

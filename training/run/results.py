@@ -30,8 +30,8 @@ from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import ConfigError
+from utils.memory.census import count_living
 from utils.memory.guard import keep_freed_memory, peak_rss_mb, release_free_memory
-from utils.memory.living import count_living
 from utils.memory_profiler import BASELINE, GENERATION, get_profiler
 from utils.pictures import draw_charts
 from utils.runs.checkpoint import generation_name, list_checkpoints
@@ -81,7 +81,7 @@ def log_baseline(memory_report: str) -> None:
     if memory_report == "trace":
         tracemalloc.start()
     get_profiler().is_reporting = memory_report in ("on", "trace")
-    get_profiler().log_memory(BASELINE, show_objects=memory_report != "off", counts=True)
+    get_profiler().log_memory(BASELINE, show_objects=memory_report != "off")
 
 
 def report_generation(
@@ -123,7 +123,7 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     logger.info("judging the champion against its baselines")
     evaluation = judge_training(trainer, config, run.path, scores_of(config))
     trainer.safe_point()
-    get_profiler().log_memory("end", counts=True)
+    get_profiler().log_memory("end")
     how = {"all_phases": get_profiler().is_reporting, "shows_objects": config.memory_report != "off"}
     logger.info("%s", get_profiler().analysis(**how), extra=FILE_ONLY)
     write_evaluation(evaluation, run.path)

@@ -22,14 +22,12 @@ from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory_profiler import GENERATION, get_profiler, restart_profiler
 from utils.runs.checkpoint import Checkpoint, checkpoint_writer, list_checkpoints, read_manifest
 from utils.runs.console import LOG, setup_logging
-from utils.runs.devices import choose_device, choose_threads
+from utils.runs.devices import choose_device, choose_threads, seed_everything
 from utils.runs.durable import remove_leftovers
-from utils.runs.ending import locked, resumable
+from utils.runs.ending import SafePoint, locked, resumable
 from utils.runs.find import CONFIG, METRICS, name_to_resume
 from utils.runs.run_log import CHECKPOINTS, EVENTS, SETTINGS, RunLog
-from utils.runs.seeding import seed_everything
 from utils.runs.state_tree import misfit
-from utils.runs.stopping import SafePoint
 from utils.runs.tracker import TRACKED, Tracker
 
 logger = logging.getLogger(__name__)
@@ -106,7 +104,7 @@ class Session(Generic[Settings]):
             def save(record: dict[str, Any]) -> float:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.
-                get_profiler().log_memory(f"Gen {trainer.generation}: After {GENERATION}", counts=True)
+                get_profiler().log_memory(f"Gen {trainer.generation}: After {GENERATION}")
                 self.run.append(record)
                 started = time.perf_counter()
                 write(trainer.generation, trainer.state_dict())

@@ -13,15 +13,13 @@ from typing import Generic, TypeVar
 from data.record import MARKET
 from training.commands.table import StudyArguments
 from utils.cloud.restore import require_unused, restore_run
-from utils.cloud.settings import open_cloud
-from utils.cloud.store import ObjectStore
+from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.settings import from_saved, hint, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
 from utils.jobs.cluster import import_ray
-from utils.jobs.executor import LOGS, open_executor
+from utils.jobs.executor import LOGS, Executor, open_executor
 from utils.jobs.job import Finished, Job
-from utils.jobs.pool import Executor
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.durable import make_directory

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from utils.errors import ConfigError, first_line
+from utils.jobs.executor import Pool
 from utils.jobs.job import perform_pickled
-from utils.jobs.pool import Pool
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).parents[2]

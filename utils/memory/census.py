@@ -1,4 +1,4 @@
-"""A census of the heap: objects by type, the memory that tensors and arrays occupy, and the largest objects.
+"""A census of the heap: memory of tensors and arrays, the largest objects, and the living of some classes.
 
 Of foreign objects only the type is read, so that proxies stay untouched.
 """
@@ -7,10 +7,12 @@ import contextlib
 import gc
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from itertools import chain
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -26,6 +28,10 @@ _UNTRACKED = (np.ndarray, bytes, bytearray, dict, tuple)
 """Types whose objects the collector may not track."""
 _CONTAINERS = {list, dict, tuple, set, frozenset, deque}
 _SIZED = {*_CONTAINERS, bytes, bytearray}
+CLASSES = {"environments": "TradingEnvironment", "agents": "DDPGAgent", "replay_buffers": "ReplayBuffer"}
+"""Names of the classes by label, as reports show them."""
+_living: dict[str, WeakSet[Any]] = {label: WeakSet() for label in CLASSES}
+T = TypeVar("T")
 
 
 class Heap:
@@ -46,11 +52,6 @@ class Heap:
         tensors, arrays = _family(torch.Tensor), _family(np.ndarray)
         self.tensors = [item for item in self.objects if type(item) in tensors]
         self.arrays = [item for item in self.objects if type(item) in arrays]
-
-    def types(self) -> dict[str, int]:
-        """Count objects by the name of their type, without those of Python's library."""
-        named = {type_name(kind): count for kind, count in Counter(map(type, self.objects)).items()}
-        return {name: count for name, count in named.items() if name.partition(".")[0] not in sys.stdlib_module_names}
 
     def counts(self) -> dict[str, int]:
         """Count objects, the bytes of tensors and arrays (shared memory once), and tensors with a graph."""
@@ -101,16 +102,6 @@ class Heap:
         return [" in ".join(link).replace("builtins.", "") or UNKNOWN_HOLDER for link in links]
 
 
-def count_kinds() -> dict[str, int]:
-    """Count lists, dicts, arrays and tensors that the collector tracks or that such objects hold; 0.2 s for 400,000."""
-    objects = gc.get_objects()
-    counts = Counter(map(type, objects))
-    holders = (item for item in objects if type(item) is not FunctionType)  # a third of all, which hold no array
-    arrays = {id(item) for item in gc.get_referents(*holders) if type(item) is np.ndarray}
-    tensors = sum(counts[kind] for kind in _family(torch.Tensor))
-    return {"lists": counts[list], "dicts": counts[dict], "arrays": len(arrays), "tensors": tensors}
-
-
 def _family(*kinds: type) -> set[type]:
     """Return types with all that are derived from them."""
     family, more = set[type](), list(kinds)
@@ -119,6 +110,34 @@ def _family(*kinds: type) -> set[type]:
             family.add(kind)
             more += type.__subclasses__(kind)
     return family
+
+
+def counted(label: str) -> Callable[[type[T]], type[T]]:
+    """Decorate a class so that its objects are counted under a label while they live; they are not kept alive."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        # `__new__` also makes what `copy`, `deepcopy` and `pickle` make without `__init__`.
+        @wraps(kind.__init__)
+        def new(cls: type[T], *_: Any, **__: Any) -> T:
+            made = object.__new__(cls)
+            _living.setdefault(label, WeakSet()).add(made)
+            return made
+
+        kind.__new__ = new  # type: ignore[method-assign, assignment]
+        return kind
+
+    return decorate
+
+
+def count_living() -> dict[str, int]:
+    """Return the number of living objects by label."""
+    return {label: len(living) for label, living in _living.items()}
+
+
+def forget_living() -> None:
+    """Count only objects that are made from now on."""
+    for living in _living.values():
+        living.clear()
 
 
 def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:

@@ -11,8 +11,7 @@ import numpy as np
 
 from data.features.bank import exponential_mean
 from data.features.impulses.terms import autocorrelated_t, bound, ratio
-from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
-from utils.threads import in_threads
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array, in_threads
 
 HALF_LIVES = (8, 16, 32, 64)
 """Days in which half of a spread decays."""

@@ -1,18 +1,20 @@
-"""Drifts that fade: momentum, reversal, value, bursts and edges; and the martingale, which has none.
+"""Drifts that fade: momentum, volume, reversal, value and bursts; and the martingale, which has none.
 
-Momentum: a stock's drift is an autoregressive process of order one. Reversal and value: part of a stock's own moves
-passes, within days or slowly. Bursts and edges: the drift continues a stock's own extreme moves and fades, as prices
+Momentum: a stock's drift is an autoregressive process of order one. Volume: it is that of the stock's volume, so that
+past closes hardly tell it. Reversal and value: part of a stock's own moves
+passes, within days or slowly. Bursts: the drift continues a stock's own extreme moves and fades, as prices
 underreact to news (Bernard and Thomas 1989, "Post-earnings-announcement drift").
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 import scipy  # submodules are loaded when they are used: the help reads this file, too
 
 from data.synthetic.law import (
+    VOLUME_LOG_PHI,
     PlantedKind,
     autoregression,
     autoregressive_variance,
@@ -23,9 +25,6 @@ from data.synthetic.law import (
 )
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
-
-_HISTORY_HALF_LIVES = 12
-"""Half-lives after which nothing is left of a drift."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,21 @@ MARTINGALE = register(
         oracle=lambda config, drift, holding_days: np.zeros(drift.shape),
     ),
 )
+VOLUME_DRIFT = 0.0035
+"""Standard deviation of the drift that volume tells."""
+register(
+    "volume",
+    "stocks rise while their volume is above its level, and fall while it is below",
+    replace(
+        MARTINGALE,
+        summed_variance=lambda config, sessions: (
+            MARTINGALE.summed_variance(config, sessions)
+            + VOLUME_DRIFT**2 * autoregressive_variance(VOLUME_LOG_PHI, sessions)
+        ),
+        oracle=fading_oracle(VOLUME_LOG_PHI),
+        volume_drift=VOLUME_DRIFT,
+    ),
+)
 
 
 def transient_space(
@@ -179,65 +193,146 @@ register(
 )
 
 
-def news(chance: float, worth: float, half_life_days: float, background_std: float) -> PlantedKind:
-    """Return the law of a fading drift that extreme specific noise moves much, and a hidden shock every day a little.
-
-    Args:
-        chance: of a day on which a stock's specific noise is extreme, for each sign.
-        worth: log return that extreme noise leaves to come, with its sign.
-        background_std: standard deviation of the part of the drift that hidden shocks move.
-    """
-    log_phi, limit = log_persistence(half_life_days), -NormalDist().inv_cdf(chance)
-    history = math.ceil(_HISTORY_HALF_LIVES * half_life_days)
-    first_drift = -worth * math.expm1(log_phi)  # on the day after extreme noise
-
-    def drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
-        before = config.daily_noise * generator.standard_normal((history, specific.shape[1]))
-        hidden = generator.standard_normal((history + len(specific), specific.shape[1]))
-        noise = np.concatenate((before, specific))
-        is_extreme = np.abs(noise) > limit * config.daily_noise
-        shocks = first_drift * np.sign(noise) * is_extreme
-        shocks += math.sqrt(ar_space(log_phi, background_std, config).shock_variance) * hidden
-        return autoregression(math.exp(log_phi), background_std * hidden[0], shocks)[history:]
-
-    def variance(config: SyntheticConfig, sessions: int) -> Float64Array:
-        # Growths by the noise of independent days multiply. Extreme noise on one of these days makes growth likelier to
-        # have been extreme (its chances under the growth's own measure are those of a normal of mean `daily_noise`);
-        # the drift of noise before them is only inherited.
-        std = config.daily_noise
-        total = std**2 * sessions + background_std**2 * autoregressive_variance(log_phi, sessions)
-        inherited = first_drift * fading_sum(log_phi, sessions) * np.exp(log_phi * np.arange(history))
-        within = first_drift * np.array([fading_sum(log_phi, left) for left in range(sessions)])
-        for gain, tilt in ((inherited, 0.0), (within, std)):
-            up, down = (float(scipy.special.ndtr(sign * tilt - limit)) for sign in (1.0, -1.0))
-            total += 2.0 * float(np.log1p(up * np.expm1(gain) + down * np.expm1(-gain)).sum())
-        return np.full(config.stocks, total)
-
-    def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-        # The Kalman gain of a surprise, and the drift of news in it by its chance.
-        space, std, drift = ar_space(log_phi, background_std, config), config.daily_noise, np.zeros(returns.shape)
-        # Of a surprise only this share is noise, the rest the error in the drift.
-        error = space.prediction_variance
-        share = std**2 / (std**2 + error)
-        spread = max(math.sqrt(share * error), 1e-9)
-        for day in range(1, len(returns)):
-            surprise = returns[day] - drift[day - 1]
-            up, down = (scipy.special.ndtr((sign * share * surprise - limit * std) / spread) for sign in (1.0, -1.0))
-            drift[day] = space.persistence * drift[day - 1] + (space.gain * surprise + first_drift * (up - down))
-        return drift * fading_sum(log_phi, holding_days)
-
-    return PlantedKind(drift, variance, rule, fading_oracle(log_phi))
+BURST_CHANCE = 1 / 600
+"""Of a day on which a stock's specific noise is extreme, for each sign: with 40 stocks good news every 15 sessions."""
+BURST_WORTH = 0.11
+"""Log return that extreme noise leaves to come, with its sign."""
+BURST_LOG_PHI = log_persistence(5.0)
+_HISTORY = 60
+"""Sessions after which nothing is left of a burst's drift."""
+_LIMIT = -NormalDist().inv_cdf(BURST_CHANCE)
+_FIRST_DRIFT = -BURST_WORTH * math.expm1(BURST_LOG_PHI)
+"""On the day after extreme noise."""
+_BACKGROUND_STD = 0.0015
+"""Of the part of the drift that a hidden shock moves a little every day."""
 
 
-# With 40 stocks good news comes every 15 sessions.
+def _bursts_drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+    before = config.daily_noise * generator.standard_normal((_HISTORY, specific.shape[1]))
+    hidden = generator.standard_normal((_HISTORY + len(specific), specific.shape[1]))
+    noise = np.concatenate((before, specific))
+    is_extreme = np.abs(noise) > _LIMIT * config.daily_noise
+    shocks = _FIRST_DRIFT * np.sign(noise) * is_extreme
+    shocks += math.sqrt(ar_space(BURST_LOG_PHI, _BACKGROUND_STD, config).shock_variance) * hidden
+    return autoregression(math.exp(BURST_LOG_PHI), _BACKGROUND_STD * hidden[0], shocks)[_HISTORY:]
+
+
+def _bursts_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
+    # Growths by the noise of independent days multiply. Extreme noise on one of these days makes growth likelier to
+    # have been extreme (its chances under the growth's own measure are those of a normal of mean `daily_noise`);
+    # the drift of noise before them is only inherited.
+    std = config.daily_noise
+    total = std**2 * sessions + _BACKGROUND_STD**2 * autoregressive_variance(BURST_LOG_PHI, sessions)
+    inherited = _FIRST_DRIFT * fading_sum(BURST_LOG_PHI, sessions) * np.exp(BURST_LOG_PHI * np.arange(_HISTORY))
+    within = _FIRST_DRIFT * np.array([fading_sum(BURST_LOG_PHI, left) for left in range(sessions)])
+    for gain, tilt in ((inherited, 0.0), (within, std)):
+        up, down = (float(scipy.special.ndtr(sign * tilt - _LIMIT)) for sign in (1.0, -1.0))
+        total += 2.0 * float(np.log1p(up * np.expm1(gain) + down * np.expm1(-gain)).sum())
+    return np.full(config.stocks, total)
+
+
+def _bursts_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+    # The Kalman gain of a surprise, and the drift of news in it by its chance.
+    space, std, drift = ar_space(BURST_LOG_PHI, _BACKGROUND_STD, config), config.daily_noise, np.zeros(returns.shape)
+    # Of a surprise only this share is noise, the rest the error in the drift.
+    error = space.prediction_variance
+    share = std**2 / (std**2 + error)
+    spread = max(math.sqrt(share * error), 1e-9)
+    for day in range(1, len(returns)):
+        surprise = returns[day] - drift[day - 1]
+        up, down = (scipy.special.ndtr((sign * share * surprise - _LIMIT * std) / spread) for sign in (1.0, -1.0))
+        drift[day] = space.persistence * drift[day - 1] + (space.gain * surprise + _FIRST_DRIFT * (up - down))
+    return drift * fading_sum(BURST_LOG_PHI, holding_days)
+
+
 BURSTS = register(
     "bursts",
     "extreme news leaves a strong drift that fades",
-    news(chance=1 / 600, worth=0.11, half_life_days=5.0, background_std=0.0015),
+    PlantedKind(_bursts_drift, _bursts_variance, _bursts_rule, fading_oracle(BURST_LOG_PHI)),
 )
-# With 40 stocks good news comes every 7 or 8 sessions, among weak drifts of most stocks.
+
+
+@dataclass(frozen=True)
+class Regimes:
+    """A direction, up or down, that lasts for a time and gives a daily drift its sign."""
+
+    drift: float
+    sessions: float
+    """Mean length of a regime."""
+
+    @property
+    def switch_chance(self) -> float:
+        """Chance of a switch on a day."""
+        return 1.0 / self.sessions
+
+    @property
+    def log_persistence(self) -> float:
+        """Logarithm of the share of what is known of the direction that is left a day later."""
+        return math.log1p(-2.0 * self.switch_chance)
+
+    def directions(self, days: int, generator: np.random.Generator) -> Float64Array:
+        """Draw the (days,) directions, 1 or -1."""
+        switches = generator.random(days) < self.switch_chance
+        first = 1.0 if generator.random() < 0.5 else -1.0
+        return first * np.where(np.cumsum(switches) % 2 == 0, 1.0, -1.0)
+
+    def log_mean_growth(self, sessions: int) -> float:
+        """Return the logarithm of the mean growth by the drift over consecutive sessions."""
+        # The growth of all paths that end in a regime, weighted by their chances, session by session.
+        stay, move_away = 1.0 - self.switch_chance, self.switch_chance
+        move = np.array([[stay, move_away], [move_away, stay]])
+        grow = np.exp([self.drift, -self.drift])
+        paths = np.array([0.5, 0.5]) * grow
+        for _ in range(sessions - 1):
+            paths = (paths @ move) * grow
+        return math.log(paths.sum())
+
+    def balance(self, returns: Float64Array, variance: float) -> Float64Array:
+        """Return the (days,) chance that the next day's drift is up, less that it is down, from (days,) returns.
+
+        Args:
+            variance: of the noise around the drift.
+
+        Source: Hamilton (1989), "A new approach to the economic analysis of nonstationary time series and the business
+        cycle".
+        """
+        kept, balance = math.exp(self.log_persistence), np.zeros(len(returns))
+        evidence = np.tanh(self.drift * returns / variance)
+        for day in range(1, len(returns)):
+            # Bayes' rule for a difference of two chances: the sum formula of tanh.
+            updated = (balance[day - 1] + evidence[day]) / (1.0 + balance[day - 1] * evidence[day])
+            balance[day] = kept * updated
+        return balance
+
+
+REGIMES = Regimes(drift=0.005, sessions=30.0)
+REGIME_COMMON_SHARE = 0.05
+"""Share of the noise variance that is the same for all columns."""
+
+
+def _drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+    directions = REGIMES.directions(len(specific), generator)
+    return np.repeat(REGIMES.drift * directions[:, None], specific.shape[1], axis=1)
+
+
+def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
+    return np.full(config.stocks, config.daily_noise**2 * sessions + 2.0 * REGIMES.log_mean_growth(sessions))
+
+
+def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+    """Score by the chance of the rising regime, from the mean return of all stocks.
+
+    It is a sufficient statistic, since all stocks have the same drift and exchangeable noise.
+    """
+    own_share = (1.0 - REGIME_COMMON_SHARE) / returns.shape[1]
+    variance = config.daily_noise**2 * (REGIME_COMMON_SHARE + own_share)
+    balance = REGIMES.balance(returns.mean(axis=1), variance)
+    score = REGIMES.drift * balance * fading_sum(REGIMES.log_persistence, holding_days)
+    return np.repeat(score[:, None], returns.shape[1], axis=1)
+
+
 register(
-    "edges",
-    "strong and weak drifts at once",
-    news(chance=1 / 300, worth=0.12, half_life_days=5.0, background_std=0.002),
+    "regime",
+    "all stocks rise or all fall",
+    PlantedKind(_drift, _variance, _rule, fading_oracle(REGIMES.log_persistence), REGIME_COMMON_SHARE),
 )

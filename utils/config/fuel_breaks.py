@@ -1,14 +1,104 @@
-"""Settings of a run that learns to place fuel breaks, and arguments of its commands."""
+"""Settings of the fuel-break experiment: tiles, fires, the network and its training; arguments of its commands."""
 
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
-from data.fuel_breaks.config import TileConfig
-from environment.fuel_breaks.config import FuelBreakConfig
-from models.fuel_breaks.config import QNetworkConfig
+from pydantic import Field
+
 from utils.config import kinds
 from utils.config.settings import RunSettings, checked_dataclass, require
+
+
+@checked_dataclass
+class TileConfig:
+    """Tiles that a landscape is cut into, and their splits."""
+
+    tile_cells: Annotated[int, Field(ge=2, le=64)] = 20
+    """Rows and columns of a tile."""
+    min_burnable_share: kinds.PositiveShare = 0.75
+    """Smallest share of cells that can burn; tiles with less are left out."""
+    train_fraction: kinds.InnerShare = 0.6
+    """Share of the tiles, from the north, that training may read."""
+    validation_fraction: kinds.InnerShare = 0.2
+    """Share of the tiles south of training, for choosing the checkpoint; the rest are for the test."""
+    buffer_rows: kinds.NonNegativeInt = 1
+    """Rows of tiles between two splits that belong to neither."""
+
+    def __post_init__(self) -> None:
+        total = self.train_fraction + self.validation_fraction
+        require(total < 1 - 1e-9, "train-fraction + validation-fraction < 1", total)
+
+
+_Moisture = Annotated[float, Field(gt=0, le=300)]
+_Ignitions = Annotated[int, Field(ge=1, le=1000)]
+
+
+@checked_dataclass
+class FuelMoisture:
+    """Moisture of the fuel, percent of its dry weight; by default very dry (Scott and Burgan 2005, D1L1)."""
+
+    dead_1h_percent: _Moisture = 3.0
+    """Moisture of dead fuel that dries within an hour."""
+    dead_10h_percent: _Moisture = 4.0
+    """Moisture of dead fuel that dries within 10 hours."""
+    dead_100h_percent: _Moisture = 5.0
+    """Moisture of dead fuel that dries within 100 hours."""
+    live_herbaceous_percent: _Moisture = 30.0
+    """Moisture of live herbs: below 120 a growing share of them counts as dead; at 30 all of it."""
+    live_woody_percent: _Moisture = 60.0
+    """Moisture of live shrubs."""
+
+
+@checked_dataclass
+class ScenarioConfig:
+    """Winds and ignitions of sets of fires, which are independent by purpose.
+
+    A policy sees planning fires, is rewarded by others, and is judged by yet others: otherwise it would learn to clear
+    the very cells where the fires that it sees begin.
+    """
+
+    winds: Annotated[int, Field(ge=1, le=360)] = 8
+    """Winds of a set: directions evenly around the compass from a random start, speeds uniform."""
+    min_wind_km_h: kinds.NonNegativeFloat = 15.0
+    """Lowest speed of the wind at midflame height."""
+    max_wind_km_h: Annotated[float, Field(le=200)] = 25.0
+    """Highest speed of the wind at midflame height."""
+    duration_minutes: kinds.PositiveFloat = 120.0
+    """Minutes that a fire burns."""
+    planning_ignitions_per_wind: _Ignitions = 40
+    """Fires behind the burn probability and the downstream value that are observed."""
+    reward_ignitions_per_wind: _Ignitions = 20
+    """Fires behind the reward: 160 with 8 winds, since with 40 the noise drowns the effect of one cell."""
+    judging_ignitions_per_wind: _Ignitions = 25
+    """Fires behind the figures of an evaluation."""
+
+    def __post_init__(self) -> None:
+        speeds = (self.min_wind_km_h, self.max_wind_km_h)
+        require(speeds[0] <= speeds[1], "min-wind-km-h <= max-wind-km-h", speeds)
+
+
+@checked_dataclass
+class FuelBreakConfig:
+    """The environment in which fuel breaks are placed, one cell a step."""
+
+    budget_cells: kinds.PositiveInt = 20
+    """Cells that an episode may clear; 5% of a tile of 20 x 20."""
+    moisture: FuelMoisture = field(default_factory=FuelMoisture)
+    scenarios: ScenarioConfig = field(default_factory=ScenarioConfig)
+
+
+@checked_dataclass
+class QNetworkConfig:
+    """The fully convolutional dueling network."""
+
+    width: Annotated[int, Field(ge=1, le=512)] = 24
+    """Feature maps of each layer."""
+    dilations: Annotated[int, Field(ge=0, le=5)] = 3
+    """3 x 3 layers after the first, each reaching twice as far as the one before: 1, 2, 4, ... cells."""
+    downstream_prior: bool = True
+    """Start from advantages that are a learned multiple of the downstream value, which the network then corrects."""
+
 
 RUNS = kinds.RUNS / "fuel-breaks"
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from utils.threads import in_order
+from utils.arrays import in_order
 
 
 @pytest.fixture(autouse=True)
