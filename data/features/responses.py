@@ -117,8 +117,8 @@ class Responses:
         """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 8) by `FORECASTS`.
 
         Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; leaders and states: over the
-        next session and the next 20, pairs: over 20, scaled by that of the learned days. Row t depends on closes up to t only. The columns of `close` are those
-        of the fit.
+        next session and the next 20, pairs: over 20, scaled by that of the learned days. Row t depends on closes up to
+        t only. The columns of `close` are those of the fit.
 
         Args:
             days: that are forecast.
