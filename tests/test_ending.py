@@ -26,7 +26,7 @@ FILES = {
 }
 MISTAKES = {
     "train --data {folder}/data.parquet --investable {folder}/list.txt": "got 'no ticker'",
-    "train --benchmark {folder}/index.csv": "'2001-01-02' on line 3",
+    "train --benchmark {folder}/index.csv": "close 'dear'",
     "train --synthetic.kind both": "synthetic.kind",
     "train --synthetic.days 1000000000": "got 1,000,000,000 --synthetic.days x 6 --synthetic.stocks x 300 bytes",
     "train --population-size 1000000000": "1,000,000,000 --population-size",
