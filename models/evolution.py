@@ -15,8 +15,10 @@ GENES = ("risk", "largest", "exposure", "hurdle", "horizon")
 """Price of risk, see `models.band`; largest weight of a stock; price of the risk of being invested less than the
 benchmark; hurdle, multiples of its cost that a trade must be worth; sessions, 1 / (1 - gamma), of the discount."""
 RISK, LARGEST, EXPOSURE, HURDLE, HORIZON = range(len(GENES))
-BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (0.5, 8.0), (2.5, 20.0))
+BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (0.5, 2.0), (2.5, 20.0))
 LOW, HIGH = torch.tensor(BOUNDS, dtype=torch.float64).log2().unbind(1)
+_DOUBTED = torch.cat((((LOW + HIGH) / 2)[:HURDLE], HIGH[HURDLE:HORIZON], ((LOW + HIGH) / 2)[HORIZON:]))
+"""Genes that nothing speaks for: the middle of the bounds, but the highest hurdle, since noise moves scores."""
 _SEEN = 0.85
 """Share of the feature groups that a founder's networks see."""
 _TOGGLED = 0.05
@@ -24,14 +26,14 @@ _TOGGLED = 0.05
 
 
 def believed_genes(genes: Tensor, shrink: float, timing: float) -> Tensor:
-    """Return (E, genes) that are as far from the middle of their bounds, in logarithms, as evidence is believed.
+    """Return (E, genes) that are as far from those that nothing speaks for, in logarithms, as evidence is believed.
 
     Where orders earn little out of fold, the numbers that earned most of it were selected by noise.
     """
     share = torch.full((len(GENES),), shrink, dtype=genes.dtype, device=genes.device)
     share[EXPOSURE] = timing
-    middle = ((LOW + HIGH) / 2).to(genes)
-    return torch.exp2(middle + share * (genes.log2() - middle))
+    doubted = _DOUBTED.to(genes)
+    return torch.exp2(doubted + share * (genes.log2() - doubted))
 
 
 def random_genes(agents: int, generator: torch.Generator) -> Tensor:

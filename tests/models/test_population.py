@@ -15,7 +15,7 @@ from benchmarks.trainers import generations
 from data.features.inputs import TradeInputs
 from models import evolution
 from models.ddpg_agent import HISTORY, LOSSES
-from models.evolution import BOUNDS, EXPOSURE, GENES, HIGH, HORIZON, LOW, RISK, believed_genes
+from models.evolution import BOUNDS, EXPOSURE, GENES, HIGH, HORIZON, HURDLE, LOW, RISK, believed_genes
 from models.population import ORIGINS, Population
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import random_batch, seeded, shake, tiny_agent, tiny_trainer
@@ -218,9 +218,11 @@ def test_mutation_moves_the_share_that_is_asked_for_within_the_bounds(seed: int,
 
 
 def test_what_was_selected_by_noise_is_not_acted_by() -> None:
-    """Genes are as far from the middle of their bounds as evidence goes, that of cash as the evidence of cash does."""
+    """Genes are as far from the middle of their bounds, the hurdle from the highest, as evidence goes; that of cash by
+    the evidence of cash."""
     genes = evolution.random_genes(6, seeded(1)).exp2()
-    middle = torch.tensor([(low * high) ** 0.5 for low, high in BOUNDS]).double().expand(6, -1)
+    middle = torch.tensor([(low * high) ** 0.5 for low, high in BOUNDS]).double().repeat(6, 1)
+    middle[:, HURDLE] = BOUNDS[HURDLE][1]
     torch.testing.assert_close(believed_genes(genes, 1.0, 1.0), genes)
     torch.testing.assert_close(believed_genes(genes, 0.0, 0.0), middle)
     half = believed_genes(genes, 0.5, 1.0)
