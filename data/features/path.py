@@ -13,7 +13,7 @@ import pandas as pd
 from data.features.catalogue import register
 from data.features.wide import WideBars
 
-_MONTH, _QUARTER, _YEAR = 21, 63, 252
+_WEEK, _MONTH, _QUARTER, _YEAR = 5, 21, 63, 252
 """Sessions."""
 
 
@@ -27,37 +27,37 @@ def _relative(bars: WideBars) -> pd.DataFrame:
 def to_year_high(bars: WideBars) -> pd.DataFrame:
     """Return the distance to the highest close of a year."""
     close = bars.close
-    return np.log(close / close.rolling(_YEAR, min_periods=_QUARTER).max())
+    return np.log(close / close.rolling(_YEAR, min_periods=1).max())
 
 
 @register("path", "logarithm", "relative")
 def to_year_mean(bars: WideBars) -> pd.DataFrame:
     """Return the distance to the mean close, with a half-life of a year."""
     close = bars.close
-    return np.log(close / close.ewm(halflife=_YEAR, min_periods=_QUARTER, ignore_na=True).mean()).where(close.notna())
+    return np.log(close / close.ewm(halflife=_YEAR, ignore_na=True).mean()).where(close.notna())
 
 
 @register("path", "logarithm", "relative", reads_all=True)
 def largest_day(bars: WideBars) -> pd.DataFrame:
     """Return the largest return of a session in a month, apart from the market's."""
-    return _relative(bars).rolling(_MONTH, min_periods=_MONTH // 2).max()
+    return _relative(bars).rolling(_MONTH, min_periods=1).max()
 
 
 @register("path", "logarithm of deviations", "relative", reads_all=True)
 def own_volatility(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the volatility of a quarter, apart from the market's."""
-    return np.log(_relative(bars).rolling(_QUARTER, min_periods=_MONTH).std().where(lambda std: std > 0))
+    return np.log(_relative(bars).rolling(_QUARTER, min_periods=2).std().where(lambda std: std > 0))
 
 
 @register("path", "logarithm of a ratio", "relative", reads_all=True)
 def volatility_change(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the volatility of a week over that of a quarter."""
     squares = _relative(bars) ** 2
-    week, quarter = (squares.rolling(days, min_periods=days // 3).mean() for days in (5, _QUARTER))
+    week, quarter = (squares.rolling(days, min_periods=2).mean() for days in (_WEEK, _QUARTER))
     return (0.5 * np.log(week / quarter).where((week > 0) & (quarter > 0))).clip(-3, 3)
 
 
 @register("path", "skewness", "relative", reads_all=True)
 def skewness(bars: WideBars) -> pd.DataFrame:
     """Return the skewness of a quarter's returns, apart from the market's."""
-    return _relative(bars).rolling(_QUARTER, min_periods=_MONTH).skew()
+    return _relative(bars).rolling(_QUARTER, min_periods=3).skew()

@@ -20,7 +20,7 @@ from utils.errors import DataError
 DISCOUNTS = (0.6, 0.8, 0.9, 0.95)
 """From one session to the next, at which outcomes are learned."""
 _FOLDS = 5
-_ROWS_PER_INPUT = 15
+_ROWS_PER_INPUT = 14
 """Fewest rows per input that closes tell, which a regression may be fitted to."""
 
 
