@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,15 @@ sleep 60 &
 wait $!
 """
 """In place of python: it holds the lock and says when the signal has come."""
+
+
+def commands_of(pid: int) -> list[str]:
+    """Return the names of a process's children; one may end while it is asked."""
+    names = list[str]()
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):
+            names.append(child.name())
+    return names
 
 
 @pytest.fixture
@@ -72,7 +82,7 @@ def test_an_old_driver_leaves_ssh_and_starts_no_run(tmp_path: Path) -> None:
     box = Box.fresh(tmp_path / "container", tmp_path / "volume", driver="535.104.05")
     box.stub("python", f"touch {tmp_path}/trained")
     container = box.start("start.sh", PUBLIC_KEY="ssh-ed25519 AAAA me")
-    while "sleep" not in [child.name() for child in psutil.Process(container.pid).children()]:  # its last command
+    while "sleep" not in commands_of(container.pid):  # its last command
         time.sleep(0.02)
     container.terminate()
     shown = container.communicate()[0]
