@@ -17,7 +17,8 @@ benchmark; hurdle, multiples of its cost that a trade must be worth; sessions, 1
 RISK, LARGEST, EXPOSURE, HURDLE, HORIZON = range(len(GENES))
 BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (0.5, 2.0), (2.5, 20.0))
 LOW, HIGH = torch.tensor(BOUNDS, dtype=torch.float64).log2().unbind(1)
-_DOUBTED = torch.cat((((LOW + HIGH) / 2)[:HURDLE], HIGH[HURDLE:HORIZON], ((LOW + HIGH) / 2)[HORIZON:]))
+_DOUBTED = (LOW + HIGH) / 2
+_DOUBTED[HURDLE] = HIGH[HURDLE]
 """Genes that nothing speaks for: the middle of the bounds, but the highest hurdle, since noise moves scores."""
 _SEEN = 0.85
 """Share of the feature groups that a founder's networks see."""

@@ -17,12 +17,6 @@ _WEEK, _MONTH, _QUARTER, _YEAR = 5, 21, 63, 252
 """Sessions."""
 
 
-def _relative(bars: WideBars) -> pd.DataFrame:
-    """Return log returns less their mean over the stocks."""
-    returns = bars.log_returns
-    return returns.sub(returns.mean(axis=1), axis=0)
-
-
 @register("path", "logarithm", "relative")
 def to_year_high(bars: WideBars) -> pd.DataFrame:
     """Return the distance to the highest close of a year."""
@@ -40,19 +34,19 @@ def to_year_mean(bars: WideBars) -> pd.DataFrame:
 @register("path", "logarithm", "relative", reads_all=True)
 def largest_day(bars: WideBars) -> pd.DataFrame:
     """Return the largest return of a session in a month, apart from the market's."""
-    return _relative(bars).rolling(_MONTH, min_periods=1).max()
+    return bars.relative_returns.rolling(_MONTH, min_periods=1).max()
 
 
 @register("path", "logarithm of deviations", "relative", reads_all=True)
 def own_volatility(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the volatility of a quarter, apart from the market's."""
-    return np.log(_relative(bars).rolling(_QUARTER, min_periods=2).std().where(lambda std: std > 0))
+    return np.log(bars.relative_returns.rolling(_QUARTER, min_periods=2).std().where(lambda std: std > 0))
 
 
 @register("path", "logarithm of a ratio", "relative", reads_all=True)
 def volatility_change(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the volatility of a week over that of a quarter."""
-    squares = _relative(bars) ** 2
+    squares = bars.relative_returns**2
     week, quarter = (squares.rolling(days, min_periods=2).mean() for days in (_WEEK, _QUARTER))
     return (0.5 * np.log(week / quarter).where((week > 0) & (quarter > 0))).clip(-3, 3)
 
@@ -60,4 +54,4 @@ def volatility_change(bars: WideBars) -> pd.DataFrame:
 @register("path", "skewness", "relative", reads_all=True)
 def skewness(bars: WideBars) -> pd.DataFrame:
     """Return the skewness of a quarter's returns, apart from the market's."""
-    return _relative(bars).rolling(_QUARTER, min_periods=3).skew()
+    return bars.relative_returns.rolling(_QUARTER, min_periods=3).skew()

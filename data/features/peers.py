@@ -57,8 +57,7 @@ class _Peers(NamedTuple):
 
 def _relative_moves(bars: WideBars) -> Float64Array:
     """Return (days, n) log returns less their mean over the stocks, in deviations; 0 where there is none."""
-    returns = bars.log_returns
-    moves = returns.sub(returns.mean(axis=1), axis=0)
+    moves = bars.relative_returns
     spread = np.sqrt((moves**2).ewm(halflife=_LEAST, min_periods=_LEAST // 6).mean().shift())
     return np.asarray((moves / spread).clip(-_MOST_DEVIATIONS, _MOST_DEVIATIONS).fillna(0.0).to_numpy())
 

@@ -71,6 +71,12 @@ class WideBars:
         """Logarithm of the close over the last one before it."""
         return np.log(self.close / self.previous_close)
 
+    @property
+    def relative_returns(self) -> pd.DataFrame:
+        """The same less their mean over the stocks of each day."""
+        returns = self.log_returns
+        return returns.sub(returns.mean(axis=1), axis=0)
+
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Return a further column of the data. Raises DataError for an unknown one."""
         if name in ("open", "high", "low", "close", "volume"):
