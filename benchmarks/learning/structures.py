@@ -49,8 +49,8 @@ from utils.config.trader import Config
 
 TOLD, TRUTH = "told", "true drift"
 PRODUCTS = "products"
-NOISY = ("seasons", "peers", "market", PRODUCTS)
-"""Groups of inputs that are there for such structures."""
+NOISY = ("seasons", "peers", "market", "path", PRODUCTS)
+"""Groups of inputs that are there for such structures, and for laws drawn at random."""
 SIZE = (
     *("--synthetic.days", "2800", "--synthetic.stocks", "60"),
     *("--split.train-fraction", "0.6", "--split.validation-fraction", "0.2"),
