@@ -23,7 +23,7 @@ from utils.tables import printable
 # Okabe & Ito (2008): distinct for any colour vision.
 ORANGE, VERMILION = "#E69F00", "#D55E00"
 GREY, INK, GRID = "#8A8A8A", "#333333", "#E6E6E6"
-_DASHES = ("-", "--", ":", "-.")
+_DASHES = ("--", ":", "-.")
 _FEW = 30
 """Positions up to which each is drawn as a dot."""
 _LEGEND_CHARS = 22
@@ -106,7 +106,7 @@ def _draw(chart: Chart, axes: Axes) -> None:
             chart.x,
             chart.lines[label],
             color=chart.colours.get(label, f"C{number}"),
-            linestyle=_DASHES[place % 4],
+            linestyle=_DASHES[place % 3] if place else "-",
             linewidth=2.2 if number == 0 else 1.5,
             zorder=3 if number == 0 else 2,
             marker=marker,

@@ -256,6 +256,7 @@ def test_a_run_is_trained_opened_and_its_champion_shown_beside_policies(
 HAS_SB3 = find_spec("stable_baselines3") is not None
 SCORES = "date,ticker,score\n"
 TRADES = "date,ticker,side,value\n"
+HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns'] = 'weights'\n    return frame\n"
 
 
 @pytest.mark.parametrize(
@@ -271,6 +272,7 @@ TRADES = "date,ticker,side,value\n"
         ("--policy", "mine.zip", "PK", f"expected {'a model of PPO' if HAS_SB3 else 'stable_baselines3'}"),
         ("--scores", "mine.csv", "date,ticker,scores\n2000-06-05,S000,1\n", "expected columns date, ticker, score"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,S000,1\n2000-06-05,S000,2\n", "got two of S000 on 2000-06-05"),
+        ("--policy", "mine.py", HELD, 'expected `held.returns = "weights"` of a function'),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,S000,high\n", "numbers in"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,AAPL,1\n", "for days and tickers of the data"),
         ("--trades", "mine.csv", "", "expected a CSV or parquet file of trades"),

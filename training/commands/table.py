@@ -173,7 +173,7 @@ class SignalsArguments(SavedRunArguments):
 
 @checked_dataclass
 class AuditArguments(SavedRunArguments):
-    """Change all data after random days, and require a run's champion to see and decide the same on these days."""
+    """Change all data after random days, and require a run's champion to see and decide the same on them."""
 
     days: kinds.PositiveInt = 10
     """Random days; after each, later data are cut, poisoned and scaled in turn."""

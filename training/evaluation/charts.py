@@ -51,8 +51,8 @@ _GENES = {
 
 def colours(evaluation: Evaluation) -> dict[str, str]:
     """Return the colours of the policies that charts show apart; that which is judged has the champion's."""
-    # The first one is drawn solid.
-    others = {name: colour for name, colour in COLOURS.items() if name != evaluation.judged}
+    others = COLOURS | {baselines.CHAMPION: COLOURS[baselines.CLOSED]}
+    others = {name: colour for name, colour in others.items() if name != evaluation.judged}
     return {evaluation.judged: COLOURS[baselines.CHAMPION]} | others
 
 

@@ -89,7 +89,7 @@ class Evaluation:
     market: Market
     played: PlayedPolicies
     trials: int
-    """Champions, or settings of a sweep, compared on these very days; 1 if nothing was chosen on these days."""
+    """Champions, or settings of a sweep, compared on the judged days; 1 if nothing was chosen on them."""
     command: str
     """Command line that reproduces this evaluation."""
     champion_generation: int | None = None
@@ -99,14 +99,14 @@ class Evaluation:
     records: Sequence[Mapping[str, Any]] = ()
     """The run's records of metrics.jsonl up to its last generation; empty for a walk-forward test."""
     looks: Sequence[Look] = ()
-    """Looks at these days, the oldest first, where they are holdout or test days."""
+    """Looks at the judged days, the oldest first, where they are holdout or test days."""
     folds: Sequence[FoldResult] = ()
     extends: str = ""
     """Name of the run that this one extends, if any."""
     evidence: Sequence[Evidence] = ()
     """Of each champion, from its training days, with the share of its scores that it follows."""
     importance: Mapping[str, float] = field(default_factory=dict)
-    """Importance of each input to the champion on these days, by name, see `training.evaluation.importance`."""
+    """Importance of each input to the champion on the judged days, by name, see `training.evaluation.importance`."""
     decided: Mapping[int, str] = field(default_factory=dict)
     """Of the champion's largest positions, by their rows of `positions`: the inputs that moved their forecasts most."""
     has_code: bool = True
@@ -253,7 +253,7 @@ class Evaluation:
 
     @cached_property
     def overfitting(self) -> Overfitting:
-        """Estimate how much choosing the champion among those evaluated on these days may have added."""
+        """Estimate how much choosing the champion among those evaluated on the judged days may have added."""
         judged, held = (self.played.curves[name].equity[0] for name in (self.judged, self.played.benchmark))
         note = CHOSEN_IN_A_SWEEP if self.split == "validation" and self.trials > 1 else NOTES[self.split]
         if self.judged != CHAMPION:

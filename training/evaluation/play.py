@@ -38,6 +38,7 @@ from training.forecasts.skill import agent_scores
 from training.rollout import TABLE_BYTES, follow, roll_out
 from utils.arrays import Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
+from utils.tables import many
 
 APART, _TIMES = 0.05, 0.5
 """Share of the equity, or of the turnover, by which another portfolio was held than was asked for; and the
@@ -184,8 +185,8 @@ class Asked:
             f"Turnover asked {self.turnover:.1f} a year, done {self.done:.1f}; on the mean day {self.gap:.1%} of the "
             "equity was elsewhere than asked."
         )
-        why = "; ".join(f"{reason} (orders: {orders:,}, {times:.2f} a year)" for reason, orders, times in self.lapses)
-        return f"{told} Why: {why}." if why else told
+        why = "; ".join(f"{one.reason} ({many(one.orders, 'order')}, {one.turnover:.2f} a year)" for one in self.lapses)
+        return f"{told} Why, counted anew each day: {why}." if why else told
 
     @property
     def warning(self) -> str:

@@ -208,7 +208,7 @@ def verdict(
     exposure is held against the mean of the days before; alone that would mistake a rising market's premium for timing
     where a champion invests late. By rank: among the same exposure shifted on a circle, its rank is uniform.
 
-    A champion chosen on the same days is the best of `trials`, each fixed without these days: `trials` times each
+    A champion chosen on the same days is the best of `trials`, each fixed without them: `trials` times each
     p-value bounds it under any dependence among them (Bonferroni). The interval against the best baseline allows for
     the number of baselines in the same way.
 
@@ -217,7 +217,7 @@ def verdict(
         random: (draws, D) returns of the random pickers.
         selection: (D,), see `nulls`.
         exposure: (D,) share of the equity that is invested.
-        trials: policies evaluated on these days before this one was chosen; 1 if nothing was chosen on them.
+        trials: policies evaluated on the same days before this one was chosen; 1 if nothing was chosen on them.
         exposure_ratio: the benchmark's exposure over the champion's; infinite where it has none.
         baselines: (D,) returns by name; the one that earned most is named.
         name: of the benchmark.

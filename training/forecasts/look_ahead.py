@@ -108,8 +108,8 @@ class LookAhead:
             f"Scores without code cannot be audited, only looked at beside the future: their rank IC is at most "
             f"{abs(self.session.ic):.3f} with one of the next {LONGEST} sessions, and {abs(self.window.ic):.3f} with "
             f"{self.window} after their day; their persistence is {self.persistence:.2f} a day. A model that was "
-            "fitted to these days, stocks that were chosen in hindsight, and a leak as weak as honest skill cannot be "
-            "seen in this way."
+            "fitted to the judged days, stocks that were chosen in hindsight, and a leak as weak as honest skill "
+            "cannot be seen in this way."
         )
 
 

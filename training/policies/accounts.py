@@ -39,7 +39,7 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         hold: number of stocks with the best scores of the day that are held in equal weights; default: the band.
 
     Raises:
-        DataError: it fails, looks ahead, or asks for nothing on these days.
+        DataError: it fails, looks ahead, or asks for nothing on the judged days.
     """
     if hasattr(policy, "act") or hasattr(policy, "predict"):
         return _account_of_actor(name, policy, setup)
@@ -156,13 +156,22 @@ def table_of(name: str, policy: Any, market: Market) -> Float64Array:
     return values
 
 
-def values_of_function(name: str, function: OwnFeature, market: Market, stop: int | None = None) -> Float64Array:
+def values_of_function(name: str, function: OwnFeature, market: Market) -> Float64Array:
     """Return what a function of wide bars says of the investable stocks, (days, n).
 
-    Args:
-        stop: day up to which it is given data, that one excluded; default: all.
+    Raises DataError where its frame alone says that it holds target weights.
     """
-    columns = own_columns({name: function}, market.wide(stop=stop))[name]
+    returned = list[Any]()
+
+    def noted(bars: Any) -> Any:
+        returned.append(function(bars))
+        return returned[0]
+
+    columns = own_columns({name: noted}, market.wide())[name]
+    if is_weights(returned[0]) and not is_weights(function):
+        raise DataError(
+            f'expected `{name}.returns = "weights"` of a function of target weights, got it of its frame alone; add it'
+        )
     return columns[:, market.investable_columns].astype(np.float64)
 
 
@@ -209,7 +218,8 @@ def rule_of(name: str, scores: Float64Array, tuning: Tuning, dates: NDArray[np.d
         first, last = dates[days][[0, -1]].astype("datetime64[D]")
         raise DataError(
             f"expected scores of {name!r} that differ between stocks from {first} to {last}, got "
-            f"{np.isfinite(scores[days]).sum():,} scores, none different; the higher a score, the more is held"
+            f"{np.isfinite(scores[days]).sum():,} scores, none different; the higher a score, the more is held, and "
+            f'target weights need `{name}.returns = "weights"`'
         )
     return tuning.tuned(scores.astype(np.float32))
 

@@ -201,7 +201,7 @@ def judge(
 
     Args:
         policies: by name; see `account_of` for what they may be.
-        variants: of a policy that were tried on these days, for which the verdict allows; at least those judged here.
+        variants: of a policy that were tried on the judged days, for which the verdict allows; at least those given.
         judging: number of random pickers, baselines and benchmark; default: the market's settings.
         hold: of scores, number of the best stocks of each day that are held in equal weights; default: the band.
         borrow_bps: fee a year, basis points, on what target weights are short, and on cash that they owe.
@@ -226,7 +226,7 @@ def judge(
     baselines, evaluations, draws = replace(baselines, setup=setup), {}, judging.random_pickers
     for name, policy in policies.items():
         played = baselines.beside(name, accounts, draws, named_generator(config.seed, "evaluation"), costs)
-        # A policy that traded otherwise on these days is another one. Code is searched for leaks by other means.
+        # A policy that traded otherwise on the judged days is another one. Code is searched for leaks by other means.
         digest = hashlib.sha256(accounts[name].curves.equity.round(2).tobytes()).hexdigest()[:8]
         one = Evaluation(
             name=f"{name}-{digest}",

@@ -109,9 +109,8 @@ def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.Dat
     """Return `date`, `ticker` and some columns of numbers. Raises DataError for rows that do not tell them."""
     columns = ("date", "ticker", *numbers)
     if lacking := [name for name in columns if name not in rows.columns]:
-        got = ", ".join(map(str, rows.columns[:12]))
-        near = hint(lacking[0], [str(name) for name in rows.columns])
-        raise DataError(f"expected columns {', '.join(columns)} in {source}, got {got}{near}; rename them")
+        got = ", ".join(map(str, rows.columns[:12])) + hint(lacking[0], [str(name) for name in rows.columns])
+        raise DataError(f"expected columns {', '.join(columns)} in {source}, got {got}; give a row a day and ticker")
     if pd.api.types.is_integer_dtype(rows["date"]):  # an empty column is of floats
         raise DataError(f"expected a date like 2014-11-10 in {source}, got {rows['date'].iloc[0]}; write them so")
     is_text = pd.api.types.is_string_dtype(rows["date"])
@@ -199,7 +198,7 @@ class GivenTrades:
     def __init__(self, trades: Trades, setup: EvaluationSetup) -> None:
         """Check the rows, and add up the orders of the judged days.
 
-        Raises DataError: nothing can be bought on these days.
+        Raises DataError: nothing can be bought on the judged days.
         """
         self.trades, self.setup = trades, setup
         table, market = trades.table(), setup.market
@@ -266,7 +265,7 @@ class GivenTrades:
             here = prices.cpu().numpy()[day, done["stock"].astype(int)]
             better = float(np.nansum(done["amount"] * (here - done["price"])))
             profit = float(played.curves.equity[0, -1] - played.curves.capital) + better
-            share = f", {100 * better / profit:.0f}% of the profit of {profit:,.0f} that they claim" * (profit > 0)
+            share = f", {100 * abs(better) / profit:.0f}% of the profit of {profit:,.0f} that they claim" * (profit > 0)
             word = "better" if better >= 0 else "worse"
             said.append(f"The prices given are {abs(better):,.0f} {word} than fills here{share}.")
         return said
