@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from utils.charts import Chart
 from utils.runs.durable import new_file
@@ -24,8 +24,8 @@ from utils.tables import printable
 ORANGE, VERMILION = "#E69F00", "#D55E00"
 GREY, INK, GRID = "#8A8A8A", "#333333", "#E6E6E6"
 _DASHES = ("--", ":", "-.")
-_FEW = 30
-"""Positions up to which each is drawn as a dot."""
+_FEW, _TICKS = 30, 7
+"""Positions up to which each is drawn as a dot; and most ticks of dates, up to which whole numbers all have one."""
 _LEGEND_CHARS = 22
 _WIDTH, _PLOT, _LEFT, _BARE = 5.4, 2.7, 0.7, 0.2
 """Inches of a chart's width and of its plot's height, left of the plot, and right of it or above the title."""
@@ -119,7 +119,9 @@ def _draw(chart: Chart, axes: Axes) -> None:
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=1)
     axes.yaxis.set_major_formatter("{x:,.10g}")
     kind = chart.x.dtype.kind
-    ticks = AutoDateLocator(minticks=3, maxticks=7) if kind == "M" else MaxNLocator("auto", integer=kind == "i")
+    is_few = kind == "i" and len(chart.x) <= _TICKS
+    numbers = FixedLocator(chart.x.tolist()) if is_few else MaxNLocator("auto", integer=kind == "i")
+    ticks = AutoDateLocator(minticks=3, maxticks=_TICKS) if kind == "M" else numbers
     axes.xaxis.set_major_locator(ticks)
     axes.set_xlabel(textwrap.fill(chart.note, _NOTE_CHARS), fontsize=9, style="italic", loc="left", color=INK)
     if chart.lines or chart.bands:

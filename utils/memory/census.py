@@ -142,7 +142,8 @@ def forget_living() -> None:
 
 def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:
     """Return the largest objects of at least `min_mb` MiB as a table."""
-    return table(heap.largest(min_mb), ("mb", "object", "held by"))
+    rows = heap.largest(min_mb)
+    return table(rows, ("mb", "object", "held by")) if rows else "none"
 
 
 def type_name(kind: type) -> str:
