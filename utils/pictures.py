@@ -56,7 +56,8 @@ def svg_data_uri(chart: Chart) -> str:
 def _figure(charts: Sequence[Chart], title: str | None = None, note: str | None = None) -> Figure:
     """Return charts that are no wider than their plots, with legends above, so that a phone shows readable letters."""
     columns = min(len(charts), 2)
-    above, below = [_legend_inches(chart) for chart in charts], [_note_inches(chart) for chart in charts]
+    above = [_legend_inches(chart) for chart in charts]
+    below = [0.5 + 0.16 * len(textwrap.wrap(chart.note, _NOTE_CHARS)) for chart in charts]
     titles = [textwrap.wrap(printable(chart.title), _TITLE_CHARS) for chart in charts]
     tops = [_BARE + 0.22 * len(lines) + legend for lines, legend in zip(titles, above, strict=True)]
     cell = max(top + _PLOT + bottom for top, bottom in zip(tops, below, strict=True))
@@ -82,10 +83,6 @@ def _legend_inches(chart: Chart) -> float:
     """Return about how high the legend of a chart is: a line with its last value below each name."""
     entries = [_wrapped(name).count("\n") + 1 + (name in chart.lines) for name in (*chart.bands, *chart.lines)]
     return 0.15 + max(sum(0.15 * float(one) + 0.07 for one in column) for column in np.array_split(entries, _COLUMNS))
-
-
-def _note_inches(chart: Chart) -> float:
-    return 0.5 + 0.16 * len(textwrap.wrap(chart.note, _NOTE_CHARS))
 
 
 def _draw(chart: Chart, axes: Axes) -> None:

@@ -201,16 +201,11 @@ class Tuning:
 
 
 def _untuned(scores: Scores) -> BandRule:
-    """Hold by scores in deviations of their day."""
-    of_day = _spreads(scores)[:, None]
-    return BandRule(np.divide(scores, of_day, out=np.full_like(scores, np.nan), where=of_day > 0), unit=_UNTUNED_WORTH)
-
-
-def _spreads(scores: Scores) -> Float64Array:
-    """Return the (days,) deviations of (days, n) scores; 0 where fewer than two stocks have one."""
+    """Hold by scores in deviations of their day, where two stocks have one."""
     known = np.where(np.isfinite(scores), scores, np.nan).astype(np.float64)
     known[np.isfinite(known).sum(axis=1) < 2] = 0.0
-    return np.asarray(np.nanstd(known, axis=1))
+    of_day = np.nanstd(known, axis=1)[:, None]
+    return BandRule(np.divide(scores, of_day, out=np.full_like(scores, np.nan), where=of_day > 0), unit=_UNTUNED_WORTH)
 
 
 def simple_rules(market: Market, tuning: Tuning) -> dict[str, BandRule]:

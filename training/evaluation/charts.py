@@ -145,7 +145,8 @@ def holding_bars(evaluation: Evaluation) -> list[Bar]:
     weights = pd.DataFrame(100.0 * evaluation.played.weights, columns=[*evaluation.played.tickers])
     mean, last = weights.mean(), weights.iloc[-1]
     order = weights.abs().mean().sort_values(ascending=False, kind="stable").index[:_DECIDING]
-    return bars([(str(t), mean[t], f"{mean[t]:.1f} % in the mean, {last[t]:.1f} % last", 0) for t in order])
+    told = {t: f"{number(mean[t], 1)} % in the mean, {number(last[t], 1)} % last" for t in order}
+    return bars([(str(t), mean[t], text, 0) for t, text in told.items()])
 
 
 def profit_bars(evaluation: Evaluation) -> list[Bar]:

@@ -15,7 +15,6 @@ from markupsafe import Markup
 from utils.charts import DASH, MINUS, described, number
 from utils.config.settings import flatten, to_dict
 from utils.runs.run_log import write_atomically
-from utils.tables import written_p
 
 _HERE = Path(__file__).parent / "page"
 _NUMBER = re.compile(rf"(< |[-+{MINUS}{DASH}])?(\d|$)|[-{DASH}]$")
@@ -48,7 +47,6 @@ def _template(folder: Path, name: str) -> Template:
     environment.filters |= {
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
-        "p_value": written_p,
         "svg": svg_data_uri,
         "described": described,
     }

@@ -43,8 +43,8 @@ from utils.tables import many
 APART, _TIMES = 0.05, 0.5
 """Share of the equity, or of the turnover, by which another portfolio was held than was asked for; and the
 least turnover, times the equity a year, of which that is said: small orders that are repeated daily do not reach it."""
-_LEAST = 1e-7
-"""Share of the equity below which nothing was left undone."""
+_LEAST, _SHOWN = 1e-7, 0.005
+"""Share of the equity below which nothing was left undone, and turnover a year below which it is not worth a word."""
 _NEUTRAL = 0.1
 """Mean net weight, of either sign, below which a portfolio with shorts is dollar-neutral, and held against cash."""
 
@@ -185,7 +185,8 @@ class Asked:
             f"Turnover asked {self.turnover:.1f} a year, done {self.done:.1f}; on the mean day {self.gap:.1%} of the "
             "equity was elsewhere than asked."
         )
-        why = "; ".join(f"{one.reason} ({many(one.orders, 'order')}, {one.turnover:.2f} a year)" for one in self.lapses)
+        large = (one for one in self.lapses if one.turnover >= _SHOWN)
+        why = "; ".join(f"{one.reason} ({many(one.orders, 'order')}, {one.turnover:.2f} a year)" for one in large)
         return f"{told} Why, counted anew each day: {why}." if why else told
 
     @property
@@ -256,9 +257,9 @@ def play_policy(setup: EvaluationSetup, policy: Policy, portfolio: Portfolio | N
     return Played.of(setup, portfolio, torch.cat(targets).double().cpu().numpy())
 
 
-def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None) -> Played:
-    """Play an agent's account, by its forecasts of the judged days if they are given."""
-    forecasts = forecasts or agent.forecasts(setup.market, setup.judged)
+def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent) -> Played:
+    """Play an agent's account by its forecasts of the judged days."""
+    forecasts = agent.forecasts(setup.market, setup.judged)
     return replace(play_policy(setup, follow(agent, forecasts)), scores=agent_scores(forecasts, setup.judged))
 
 

@@ -222,23 +222,17 @@ def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
     if "closed_form" in validation:
         added = f"{validation['agents'] - validation['closed_form']:+.1f} +- {error:.1f}"
     spread = "".join(f"{math.nan if fitness[name] is None else fitness[name]:>6.1f}" for name in _SPREAD)
-    left = tqdm.format_interval(record["seconds"]["left"])
+    left, replay = tqdm.format_interval(record["seconds"]["left"]), record["replay"]
+    gpu = f", GPU {memory['gpu_allocated_mb'] / 1024:,.2f} GB" if memory["gpu_reserved_mb"] else ""
+    alive = f"environments {memory['environments']}, agents {memory['agents']}"
     row = (
         f"{record['generation']:>4}{spread}{learning['elite_profit_percent']:>9.1f}{validation['champion']:>11.1f} "
         f"{added:>14}{p_words(learning['evidence_p_value']):>10}{left:>6}\n"
-        f"      {memory_line(memory, record['replay'])}"
+        f"      RAM {memory['rss_mb'] / 1024:,.2f} GB{gpu}, {alive}, buffer {replay['size']:,} / {replay['capacity']:,}"
     )
     spread = "".join(f"{name:>6}" for name in _SPREAD)
     head = f"{' gen'}{spread}{'training':>9}{'validation':>11} {'agents add':>14}{'evidence':>10}{'left':>6}"
     return f"\n{'fitness, %':>28}{'profit per episode, %':>35}\n{head}\n{row}" if is_first else row
-
-
-def memory_line(memory: Mapping[str, float], replay: Mapping[str, int]) -> str:
-    """Return the memory of a generation: sizes, and what lives."""
-    gpu = f", GPU {memory['gpu_allocated_mb'] / 1024:,.2f} GB" if memory["gpu_reserved_mb"] else ""
-    buffer = f"{replay['size']:,} / {replay['capacity']:,}"
-    living = f"environments {memory['environments']}, agents {memory['agents']}"
-    return f"RAM {memory['rss_mb'] / 1024:,.2f} GB{gpu}, {living}, buffer {buffer}"
 
 
 def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, evidence: str) -> str:
