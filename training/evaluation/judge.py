@@ -111,7 +111,6 @@ class Evaluation:
     """Of the champion's largest positions, by their rows of `positions`: the inputs that moved their forecasts most."""
     has_code: bool = True
     """Whether the judged policy can be called, so that it was audited, or is to be; else its scores are checked."""
-
     null: Praise | None = None
     """What the verdict says of the same code on null markets."""
 
