@@ -1,4 +1,4 @@
-"""Prices adjusted for splits and dividends, once.
+"""Prices adjusted for splits and dividends, and by factors, once.
 
 A split of s new shares for one multiplies earlier prices by 1/s, a dividend D by 1 - D/P, where P is the close before
 the ex-date, per share after a split of that day: the multipliers of Yahoo's adjusted close, after CRSP (Yahoo help,
@@ -6,23 +6,29 @@ the ex-date, per share after a split of that day: the multipliers of Yahoo's adj
 x volume, unchanged.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.prepare.layout import PRICES
+from data.prepare.layout import PRICES, role_of
 from data.prepare.text import date_of
 from utils.arrays import Float64Array, Int64Array
 from utils.errors import DataError
 
-SURE = 1 / 6
-"""Largest standard error of a slope, and smallest distance from 1/2, that decide whether it is 0 or 1."""
+_SURE = 1 / 6
+"""Largest standard error of a slope, and half of its largest distance from -1, 0 or 1, that decide which it is."""
 _LARGE, _SIGMAS = 0.2, 8
 """Logarithm of an event from which on a single move is told from news, and the same in standard deviations."""
-NEAR, _FAR = 3, 10
-"""Sessions by which the day of an event is mended, and within which it is looked for."""
+_FAR = 10
+"""Sessions around the day of a large event within which its move is looked for."""
 _NORMAL = 1.4826
 """Standard deviation of a normal variable over its median absolute value."""
+_ROUNDING = 1e-4
+"""Logarithm up to which a factor has not changed."""
+_OFTEN, _SEVERAL = 0.1, 8
+"""Share of rows with changes from which on a column is no factor, and the number from which on their signs tell it."""
 _OUTCOMES = {
     1.0: "not in the prices, which move by them; prices adjusted, volume the other way",
     0.0: "in the prices already, which do not move by them; left as they are",
@@ -42,37 +48,50 @@ def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
         return rows.drop(columns="adjusted").assign(**scaled)
 
 
-def seen(
-    rows: pd.DataFrame, row: Int64Array, expected: Float64Array, joint: Int64Array | None = None
-) -> tuple[Float64Array, float, float, Int64Array, Int64Array]:
-    """Return what overnight moves show of events at some rows, of which moves are `expected`.
+def _seen(
+    rows: pd.DataFrame, row: Int64Array, size: Float64Array, what: Sequence[str] = (), joint: Int64Array | None = None
+) -> tuple[Float64Array, float, Float64Array]:
+    """Return what overnight moves show of events at some rows, by whose `size`, a logarithm, raw prices fall.
 
-    These are (rows,) moves, NaN at first rows; their standard deviation; from which size on a single one is told; and
-    by event the sessions after it at which prices show it and 1, or -1 where they move the other way, or 0 where they
-    do not show it. Logarithms throughout; `joint` is that of `mended_events`.
+    These are, by event, the move; the standard deviation of all others; 1 where the prices fall by it, -1 where they
+    rise by it, 0 where they do neither, NaN for one too small to tell alone. `joint` is that of `checked_events`.
+    Raises `DataError` for one, where they have names (`what`), that another move contradicts.
     """
     codes = rows["ticker"].cat.codes.to_numpy(dtype=np.int64)
     with np.errstate(all="ignore"):
         moves = np.append(np.nan, np.log(rows["open"].to_numpy()[1:] / rows["close"].to_numpy()[:-1]))
     nights = np.where((codes == np.append(-1, codes[:-1])) & np.isfinite(moves), moves, np.nan)
-    is_quiet = np.isin(codes, codes[row]) & np.isfinite(nights)
-    is_quiet[row] = False
-    noise = _NORMAL * float(np.median(np.abs(nights[is_quiet]))) if is_quiet.any() else np.inf
-    least, size = max(_LARGE, _SIGMAS * noise if is_quiet.any() else 0.0), np.abs(expected)
-    after, sign = np.zeros((2, len(row)), dtype=np.int64)
-    others = nights if joint is None else np.where(joint > 0, np.nan, nights)
+    gaps, others = nights[row], nights.copy()
+    others[row] = np.nan
+    quiet = others[np.isin(codes, codes[row]) & np.isfinite(others)]
+    noise = _NORMAL * float(np.median(np.abs(quiet))) if len(quiet) else np.inf
+    least, size_ = max(_LARGE, _SIGMAS * noise if len(quiet) else 0.0), np.abs(size)
+    # On the very day news may add to the move.
+    told = np.select([size_ <= least, np.abs(gaps + size) < size_ / 2, np.abs(gaps - size) < size_ / 4], [np.nan, 1, -1])
+    is_lost = np.abs(gaps) > np.maximum(2 * least, size_ / 4)
+    if joint is not None:
+        is_lost |= (joint[row] == 2) & (size_ > 2 * least)
+        others[joint > 0] = np.nan
+    at = np.where((told == 0) & is_lost, row, -1)
     for step in sorted(range(-_FAR, _FAR + 1), key=abs):
         place = np.clip(row + step, 0, len(rows) - 1)
-        moves = np.where(codes[place] == codes[row], (others if step else nights)[place], np.nan)
-        for one, near in ((1, 4 if step else 2), (-1, 4)):  # on the very day news may add to the move
-            is_large = size > least * (2 if step else 1)
-            is_such = is_large & (sign == 0) & (np.abs(moves - one * expected) < size / near)
-            after[is_such], sign[is_such] = (place - row)[is_such], one
-    return nights, noise, least, after, sign
+        is_there = (codes[place] == codes[row]) & (np.abs(np.abs(others[place]) - size_) < size_ / 4)
+        at = np.where((told == 0) & (at < 0) & (size_ > 2 * least) & is_there, place, at)
+    for place in np.flatnonzero(at >= 0)[: len(what)]:
+        got = f"a move of {np.expm1(nights[at[place]]):+.0%} on {date_of(rows['day'].iloc[at[place]])}"
+        raise _contradiction(what[place], rows["day"].iloc[row[place]], got)
+    return gaps, noise, told
 
 
-def mended_events(rows: pd.DataFrame, events: pd.DataFrame, joint: Int64Array) -> tuple[pd.DataFrame, list[str]]:
-    """Return events with splits on the days and with the ratios, or their inverse, that prices show, and notes.
+def _contradiction(what: str, day: float, got: str) -> DataError:
+    return DataError(
+        f"expected a {what} on {date_of(day)} that prices allow, got {got}; mend it, or leave the column out: "
+        "--columns ignore=TITLE"
+    )
+
+
+def checked_events(rows: pd.DataFrame, events: pd.DataFrame, joint: Int64Array) -> tuple[pd.DataFrame, list[str]]:
+    """Return events with the ratios of splits, or their inverse, that prices show, and notes.
 
     Raises `DataError` for a split that prices contradict otherwise, and a dividend of more than its price.
 
@@ -81,43 +100,73 @@ def mended_events(rows: pd.DataFrame, events: pd.DataFrame, joint: Int64Array) -
         events: the same, but `ticker` as text, and with an index without repeats.
         joint: (rows,) 1 at first new bars of a ticker that repeat old ones, 2 where they follow them, otherwise 0.
     """
-    names, day, close = rows["ticker"].cat.categories, rows["day"].to_numpy(), rows["close"].to_numpy()
+    names, close = rows["ticker"].cat.categories, rows["close"].to_numpy()
     located = _located(rows, events.assign(ticker=names.get_indexer(events["ticker"])), past_last=True)
     kept = np.ones(len(names))  # by later dividends, for which prices may be adjusted
     for one in located[located["dividend"] > 0].sort_values("day", ascending=False).itertuples():
         before = close[one.row - 1] / one.split
         if kept[one.ticker] * one.dividend >= before:
-            got = f"a close of {before:g} before it"
-            raise _contradiction(f"dividend of {one.dividend:g}", names[one.ticker], one.day, got)
+            what = f"dividend of {one.dividend:g} of {names[one.ticker]}"
+            raise _contradiction(what, one.day, f"a close of {before:g} before it")
         kept[one.ticker] /= 1 + kept[one.ticker] * one.dividend / before
     located = located[(located["split"] != 1) & (located["row"] < len(rows))]
-    owner, row, split = (located[name].to_numpy() for name in ("ticker", "row", "split"))
-    nights, _, least, after, sign = seen(rows, row, -np.log(split), joint)
-    size, moves = np.abs(np.log(split)), -np.nan_to_num(nights[row]) * np.sign(np.log(split))
-    is_odd = (moves > np.maximum(2 * least, size / 4)) | (-moves > np.maximum(2 * least, size / 2))
-    is_lost = (sign == 0) & (is_odd | (joint[row] == 2) & (size > 2 * least))
-    for place in np.flatnonzero(is_lost | (np.abs(after) > NEAR)):
-        at = row[place] + after[place]
-        got = f"a move of {np.expm1(nights[at]):+.0%} on {date_of(day[at])}"
-        raise _contradiction(f"split {split[place]:g}:1", names[owner[place]], int(located["day"].iloc[place]), got)
-    if (sign < 0).any() and not (sign > 0).any():  # a vendor has one notation
-        sign[:] = -1
-    events, notes = events.copy(), list[str]()
-    for column, is_such, now, what in (
-        ("split", sign < 0, 1 / split, "ratios were taken the other way round, as prices move"),
-        ("day", after != 0, day[row + after], "were taken on the day on which prices move"),
-    ):
-        events.loc[located.index[is_such], column] = now[is_such]
-        tickers = ", ".join(names[np.unique(owner[is_such])[:3]])
-        notes += [f"Splits: {is_such.sum():,} {what}, such as of {tickers}"] * bool(is_such.any())
-    return events, notes
+    owner, split = names[located["ticker"]], located["split"].to_numpy()
+    what = [f"split {size:g}:1 of {name}" for size, name in zip(split, owner, strict=True)]
+    _, _, told = _seen(rows, located["row"].to_numpy(), np.log(split), what, joint)
+    if not (is_inverse := told < 0).any():
+        return events, []
+    is_inverse |= not (told > 0).any()  # a vendor has one notation
+    events = events.copy()
+    events.loc[located.index[is_inverse], "split"] = 1 / split[is_inverse]
+    tickers = ", ".join(owner[is_inverse].unique()[:3])
+    note = f"{is_inverse.sum():,} ratios were taken the other way round, as prices move, such as of {tickers}"
+    return events, [f"Splits: {note}"]
 
 
-def _contradiction(what: str, ticker: str, day: int, got: str) -> DataError:
-    return DataError(
-        f"expected a {what} of {ticker} on {date_of(day)} that prices allow, got {got}; mend it, or leave the "
-        "column out: --columns ignore=TITLE"
-    )
+def with_factors(rows: pd.DataFrame, own: set[str]) -> tuple[pd.DataFrame, list[str], set[str]]:
+    """Return rows without adjustment factors, adjusted by those that prices follow, notes, and the adjusted tickers.
+
+    A factor has a title of one, is positive, seldom changes, and multiplies or divides the prices before a day. Raises
+    `DataError` where prices move otherwise.
+
+    Args:
+        rows: sorted by `ticker` (a category) and `day`, once each.
+        own: names of columns that are none.
+    """
+    notes, tickers = list[str](), set[str]()
+    ranks = {name: rank for name in {*rows} - own for role, rank in [role_of(name) or ("", 0)] if role == "factor"}
+    for name in sorted(ranks, key=lambda name: (ranks[name], name)):
+        steps = _steps(rows, name)
+        row = np.flatnonzero(steps)
+        is_mixed = len(row) >= _SEVERAL and abs(np.sign(steps[row]).mean()) < 0.5
+        what = [] if is_mixed else [f"change of the factor {name!r}"] * len(row)
+        gaps, noise, _ = _seen(rows, row, steps[row], what)
+        state = _state(np.array([-gaps @ steps[row]]), np.array([steps @ steps]), noise)[0]
+        is_frequent = len(row) > max(_OFTEN * len(rows), 2 * rows["ticker"].nunique())
+        if is_frequent or (rows[name] < 0).any() or (is_mixed and state == 0):
+            notes.append(f"{name!r} is no adjustment factor, by its values: a further column")
+            continue
+        rows = rows.drop(columns=name)
+        if abs(state) == 1:
+            rows, tickers = scaled(rows, -state * steps), tickers | {*rows["ticker"].iloc[row]}
+            notes.append(f"prices adjusted by {name!r}, as they move")
+        else:
+            why = "no price moves with it" if state == 0 else "prices do not tell whether they move with it"
+            why = why if len(row) else "it never changes"
+            notes.append(
+                f"{name!r} is left out: it seems to be an adjustment factor, and {why}; --keep {name} keeps it"
+            )
+    return rows, notes, tickers
+
+
+def _steps(rows: pd.DataFrame, name: str) -> Float64Array:
+    """Return (rows,) logarithms of a factor of single days, or changes of a lasting one."""
+    known, is_first = rows[name].where(rows[name] > 0), ~rows["ticker"].duplicated().to_numpy()
+    level = np.log(known.groupby(rows["ticker"], observed=True).ffill()).diff().fillna(0).mask(is_first, 0.0)
+    of_day = np.log(known.fillna(1))
+    level, of_day = (np.where(np.abs(one) < _ROUNDING, 0.0, one) for one in (level, of_day))
+    is_lasting = (of_day != 0) & (is_first | (np.append(0.0, of_day[:-1]) != 0))
+    return level if is_lasting.any() else of_day
 
 
 def adjust_for_events(
@@ -138,10 +187,9 @@ def adjust_for_events(
     located, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
     owner, row = located["ticker"].to_numpy(), located["row"].to_numpy()
     split, close = located["split"].to_numpy(), rows["close"].to_numpy()
-    has_split, (nights, noise, _, after, sign) = split != 1.0, seen(rows, row, -np.log(split))
-    gaps = nights[row]
+    has_split, (gaps, noise, told) = split != 1.0, _seen(rows, row, np.log(split))
     raw_splits = _states(gaps, -np.log(split), owner, has_split, noise, tickers)
-    of_split = np.where((sign == 1) & (after == 0), 1.0, raw_splits[owner])
+    of_split = np.where(told == 1, 1.0, raw_splits[owner])
     before = close[row - 1] / np.where(of_split == 1, split, 1.0)
     kept = 1.0 - located["dividend"].to_numpy() / before
     has_dividend = (kept < 1.0) & (kept > 0.0)
@@ -207,5 +255,5 @@ def _states(
 def _state(products: Float64Array, squares: Float64Array, noise: float) -> Float64Array:
     with np.errstate(all="ignore"):
         slope, error = products / squares, noise / np.sqrt(squares)
-    is_sure = (error < SURE) & (np.abs(slope - 0.5) > SURE)
-    return np.where(is_sure, slope > 0.5, np.nan)
+    state = np.clip(np.rint(slope), -1, 1)
+    return np.where((error < _SURE) & (np.abs(slope - state) < 2 * _SURE), state, np.nan)

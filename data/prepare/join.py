@@ -16,7 +16,6 @@ import pandas as pd
 from data.prepare.files import Table, read_table
 from data.prepare.layout import (
     BLANKS,
-    FACTORS,
     STANDARD,
     WORDS,
     UnclearFileError,
@@ -55,7 +54,7 @@ def further_columns(
         role = (role_of(title) or ("", 0))[0]
         if place in used or layout.panel or not layout.headers or role == "date":
             continue
-        if choices.keep == ("none",) and role not in FACTORS:
+        if choices.keep == ("none",) and role != "factor":
             continue
         titles = (title, f"{prefix}_{title}", f"{prefix}_{title}_{place + 1}")
         names = [re.sub(r"\W+", "_", text.casefold()).strip("_") for text in titles]

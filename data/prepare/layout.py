@@ -16,8 +16,7 @@ VALUES = [*PRICES, "volume"]
 STANDARD = ["day", "ticker", *VALUES]
 """Columns of prepared rows; others are further ones."""
 EVENTS = ["split", "dividend"]
-FACTORS = ["factor", "divisor"]
-NUMBERS = [*VALUES, "adjusted", *FACTORS, *EVENTS, "gain"]
+NUMBERS = [*VALUES, "adjusted", "factor", *EVENTS, "gain"]
 _TICKERS = frozenset({"ticker", "tickers", "symbol", "symbols"})
 _CORNERS = _TICKERS | {"", "price", "attributes", "date"}
 UNIT = re.compile(r"(?<=.)[(\[]([^)\]]*)[)\]]")
@@ -181,7 +180,7 @@ def _fields(titles: Sequence[str], said: dict[str, int]) -> dict[str, int]:
     kinds = [(*(role_of(title) or ("", 0)), place) for place, title in enumerate(titles)]
     fields = dict(said)
     for role, _, place in sorted(kinds):
-        if role not in ("", *FACTORS) and place not in said.values():
+        if role not in ("", "factor") and place not in said.values():
             fields.setdefault(role, place)
     for place, title in enumerate(titles):
         if plain(title) in NAMES["time"] and place not in fields.values():

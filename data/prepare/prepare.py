@@ -23,9 +23,8 @@ from data.bars import (
     spacing,
 )
 from data.events import events_file, note_events
-from data.prepare.adjustment import adjust_for_events, mended_events, scale_to_adjusted
+from data.prepare.adjustment import adjust_for_events, checked_events, scale_to_adjusted, with_factors
 from data.prepare.append import benchmark_file, read_prepared, with_new_events, with_old_bars
-from data.prepare.factors import with_factors
 from data.prepare.files import NO_BAR, NO_TABLE, NOT_READ, Table, found_files, read_table, shown, ticker_of
 from data.prepare.join import kept, with_joined
 from data.prepare.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
@@ -146,9 +145,8 @@ def _adjusted(
     last = pd.Series() if old is None else old.groupby("ticker")["day"].max()
     first, last = (rows["ticker"].map(days).to_numpy(np.float64) for days in (first_days, last))
     joint = (rows["day"] == first) * (1 + (first > last))
-    mended, mends = mended_events(rows, events[events["is_due"]], joint.to_numpy(np.int64))
-    own, is_scaled = {*choices.keep, *(() if old is None else old)}, _SCALED in summary.notes
-    rows, notes, adjusted = with_factors(rows, own, is_scaled=is_scaled)
+    mended, mends = checked_events(rows, events[events["is_due"]], joint.to_numpy(np.int64))
+    rows, notes, adjusted = with_factors(rows, {*choices.keep, *(() if old is None else old)})
     rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
     summary.notes += [*mends, *notes]
     events = pd.concat([mended, events[~events["is_due"]]])
@@ -226,7 +224,7 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
         raise UnusableFileError("no row has a price")
     if "adjusted" in rows:
         raw = rows[rows["close"] > 0].sort_values(["ticker", "day"], kind="stable").astype({"ticker": "category"})
-        events, notes = mended_events(raw, events.reset_index(drop=True), np.zeros(len(raw), dtype=np.int64))
+        events, notes = checked_events(raw, events.reset_index(drop=True), np.zeros(len(raw), dtype=np.int64))
         rows = scale_to_adjusted(rows)
         summary.notes += [note for note in (_SCALED, *notes) if note not in summary.notes]
     rows = _usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary)

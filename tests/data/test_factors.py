@@ -26,14 +26,14 @@ COLUMNS = {
         name: np.where(np.arange(DAYS) == day, 4.0, np.where(np.arange(DAYS) == 0, 2.0, np.nan))
         for name, day in SPLIT.items()
     },
-    "a day late": {name: np.where(np.arange(DAYS) < day + 1, 2.0, 1.0) for name, day in SPLIT.items()},
     "ones": {name: np.ones(DAYS) for name in SPLIT},
     "constant": {name: np.full(DAYS, 2.0) for name in SPLIT},
     "score": {name: SCORE.normal(1, 0.02, DAYS).round(3) for name in SPLIT},
     "score of weeks": {name: SCORE.normal(1, 0.3, 5).round(2).repeat(12) for name in SPLIT},
+    "a day late": {name: np.where(np.arange(DAYS) < day + 1, 2.0, 1.0) for name, day in SPLIT.items()},
     "negative": {name: np.where(is_before, -2.0, -1.0) for name, is_before in BEFORE.items()},
 }
-FACTORS = [*COLUMNS][:9]
+FACTORS = [*COLUMNS][:8]
 
 
 def files(kind: str, title: str, *, is_raw: bool = True) -> dict[str, pd.DataFrame]:
@@ -53,12 +53,12 @@ def texts(frames: dict[str, pd.DataFrame], *, is_long: bool = False) -> dict[str
 
 TITLES = ["CFACPR", "factor", "AdjustmentFactor", "Cum_Adj_Fac"]
 CASES = [(kind, TITLES[place % 4]) for place, kind in enumerate(FACTORS)]
-CASES += [("multiplier", title) for title in TITLES] + [("of a day", "x7"), ("divisor", "x7")]
+CASES += [("multiplier", title) for title in TITLES]
 
 
 @pytest.mark.parametrize(("kind", "title"), CASES)
 def test_prices_are_adjusted_by_a_factor_in_any_form(kind: str, title: str, tmp_path: Path) -> None:
-    """Its title may say the contrary, or nothing where it ends in 1."""
+    """Its title may say the contrary."""
     raw, adjusted = (files(kind, title, is_raw=is_raw) for is_raw in (True, False))
     summary, bars = run(tmp_path, texts(raw, is_long=title == "CFACPR"))
     for price in PRICES:
@@ -104,39 +104,21 @@ def test_the_second_of_two_factors_and_adjusted_bars_are_no_features(tmp_path: P
     assert [*run(tmp_path, texts(frames))[1]][2:] == [*PRICES, "volume"]
 
 
-@pytest.mark.parametrize(
-    ("title", "words"),
-    [
-        ("adj_factor", "prices adjusted by 'adj_factor', as its title says"),
-        ("ajexdi", "prices adjusted by 'ajexdi', as its title says"),
-        ("factor", "prices do not tell; title it adj_factor to adjust by it"),
-    ],
-)
-def test_a_known_title_counts_where_prices_do_not_tell(title: str, words: str, tmp_path: Path) -> None:
-    """A step by a hundredth, within what prices move in a night."""
-    own = files("ones", title, is_raw=False)["A"].assign(**{title: np.where(BEFORE["A"], 1.0, 1.01)})
-    summary, bars = run(tmp_path, texts({"A": own}))
-    assert title not in bars and words in summary.notes[0]
-    ratio = {"adj_factor": 1 / 1.01, "ajexdi": 1.01, "factor": 1.0}[title]
-    np.testing.assert_allclose(bars["close"] / own["Close"], np.where(BEFORE["A"], ratio, 1.0), rtol=1e-9)
-
-
-def test_what_an_adjusted_close_has_settled_stays(tmp_path: Path) -> None:
+def test_a_step_that_prices_do_not_tell_adjusts_nothing(tmp_path: Path) -> None:
+    """By a hundredth, within what prices move in a night."""
     own = files("ones", "adj_factor", is_raw=False)["A"].assign(adj_factor=np.where(BEFORE["A"], 1.0, 1.01))
-    _, bars = run(tmp_path, texts({"A": own.assign(adjclose=0.9 * own["Close"])}))
-    np.testing.assert_allclose(bars["close"], 0.9 * own["Close"])
-
-
-def test_one_move_that_is_seen_is_enough(tmp_path: Path) -> None:
-    summary, bars = run(tmp_path, texts({"A": files("divisor", "factor")["A"][29:31]}))
-    assert summary.notes == ["prices adjusted by 'factor', as they move"] and bars["close"].pct_change().abs()[1] < 0.1
+    summary, bars = run(tmp_path, texts({"A": own}))
+    assert "adj_factor" not in bars and "prices do not tell whether they move with it" in summary.notes[0]
+    np.testing.assert_allclose(bars["close"], own["Close"])
 
 
 def test_prices_that_move_by_half_of_a_factor_are_refused(tmp_path: Path) -> None:
     frames = files("divisor", "factor")
     own = {name: one.assign(factor=np.where(BEFORE[name], 4.0, 1.0)) for name, one in frames.items()}
-    with refused("as the adjustment factor 'factor' does or not at all, got -50% of that; leave it out: --columns"):
+    with refused("change of the factor 'factor' on 2010-02-15 that prices allow, got a move of -50% on 2010-02-15"):
         run(tmp_path, texts(own))
+    with refused("factor 'factor' on 2010-02-16 that prices allow, got a move of -50% on 2010-02-15"):
+        run(tmp_path, texts(files("a day late", "factor")))
 
 
 def test_a_factor_of_a_day_adjusts_the_bars_that_it_is_appended_to(tmp_path: Path) -> None:
