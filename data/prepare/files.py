@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from data.prepare.layout import BLANKS, PRICES, WORDS, Layout, UnclearFileError, UnusableFileError, layout_of, role_of
 from data.prepare.text import are_days, are_numbers, lines_of
-from utils.arrays import Float64Array
+from utils.arrays import Float64Array, Int32Array
 from utils.config.prepare import Choices
 from utils.errors import DataError, first_line
 
@@ -73,8 +73,8 @@ class Table:
     """Of the rows in the file."""
     order: str = ""
     """Order of day, month and year of its dates, once that is settled."""
-    shift: int = 0
-    """By how many days the sessions of times late in the day are later, once that is settled."""
+    days: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    """Its dates since 1970-01-01, (rows,), once that is settled."""
     signs: dict[str, str] = field(default_factory=dict)
     """Decimal signs of `price` and `volume`, once they are settled."""
 

@@ -38,6 +38,28 @@ _FEW = 0.01
 """Share of a column's cells that may be text in a column of numbers."""
 
 
+def settle_days(table: Table, choices: Choices, known: Int32Array | None = None, *, is_daily: bool = True) -> None:
+    """Settle the order of a file's dates, and its days; among `known` sessions, in doubt a row is of the later one.
+
+    Raises `UnclearFileError` where neither it nor `choices` does.
+    """
+    text = table.text("date")
+    example = text.partition("\n")[0]
+    orders = possible_orders(text, known, is_daily=is_daily, is_taiwan=table.layout.is_taiwan)
+    told = [order for order in (choices.dates, "roc") if order in orders] or orders
+    if len(told) > 1 and told is orders:
+        words = " or ".join(f"--dates {order}" for order in orders)
+        raise UnclearFileError(f"dates like {example!r} may be read in several ways; say which: {words}")
+    table.order, days = told[0], resolve_days(text, told[0])
+    is_late, shifts = late_stamps(text, days)
+    if len(shifts) > 1 and choices.dates == "auto" and known is None:
+        raise UnclearFileError(
+            f"times like {example!r}, which may be of that day's session or of the next one; write dates of sessions, "
+            "or say --dates ymd if they are of that day's"
+        )
+    table.days = days + is_late * np.int32(shifts[0 if known is None else -1])
+
+
 def further_columns(
     table: Table, choices: Choices, known: Container[str] = (), prefix: str = "other"
 ) -> dict[str, Float64Array]:
@@ -146,16 +168,9 @@ def _read(
     `UnclearFileError` for a file that is not daily and does not tell when its rows are known.
     """
     table = read_table(path, replace(choices, columns=(*choices.columns, "date=known")), Counter(), ())
-    fields, text = table.layout.fields, table.text("date")
-    orders: list[str] = [choices.dates]
-    if choices.dates == "auto":
-        orders = possible_orders(text, sessions, is_daily=False, is_taiwan=table.layout.is_taiwan)
-    if len(orders) > 1:
-        raise UnclearFileError(f"dates like {text.partition(chr(10))[0]!r} may be read in several ways; say --dates")
-    days = resolve_days(text, orders[0])
-    is_late, shifts = late_stamps(text, days)
-    shift = (is_late & (days != NO_DAY)) * shifts[-1]  # in doubt a row is known a day later
-    rows = pd.DataFrame({"day": days.astype(np.int64) + shift})
+    fields = table.layout.fields
+    settle_days(table, choices, sessions, is_daily=False)
+    rows = pd.DataFrame({"day": table.days.astype(np.int64)})
     rows = rows.assign(**further_columns(table, choices, {*fields} - {"date", "time", "ticker"}, path.stem))
     is_read = rows["day"] != NO_DAY
     if rows.shape[1] == 1 or (~is_read).mean() > choices.max_bad_row_share:

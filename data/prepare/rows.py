@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from data.prepare.files import Table
-from data.prepare.join import further_columns
+from data.prepare.join import further_columns, settle_days
 from data.prepare.layout import (
     BLANKS,
     EVENTS,
@@ -28,9 +28,7 @@ from data.prepare.text import (
     bare_numbers,
     date_of,
     decimal_sign,
-    late_stamps,
     numbers,
-    possible_orders,
     resolve_days,
 )
 from utils.arrays import Float64Array
@@ -49,21 +47,7 @@ def settle(table: Table, choices: Choices, *, is_daily: bool = True) -> None:
 
     Raises `UnclearFileError` where neither does.
     """
-    dates = table.text("date")
-    example = dates.partition("\n")[0]
-    orders = possible_orders(dates, is_daily=is_daily, is_taiwan=table.layout.is_taiwan)
-    told = [order for order in (choices.dates, "roc") if order in orders] or orders
-    if len(told) > 1 and told is orders:
-        words = " or ".join(f"--dates {order}" for order in orders)
-        raise UnclearFileError(f"dates like {example!r} may be read in several ways; say which: {words}")
-    table.order = told[0]
-    shifts = late_stamps(dates, resolve_days(dates, table.order))[1]
-    if len(shifts) > 1 and choices.dates == "auto":
-        raise UnclearFileError(
-            f"times like {example!r}, which may be of that day's session or of the next one; write dates of sessions, "
-            "or say --dates ymd if they are of that day's"
-        )
-    table.shift = shifts[0]
+    settle_days(table, choices, is_daily=is_daily)
     for what, signs in _signs(table).items():
         table.signs[what] = _settled_sign(what, signs, table.signs.get("price", ""), choices)
 
@@ -110,14 +94,11 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     columns hold, contradict how they are read.
     """
     layout, frames = table.layout, []
-    days = resolve_days(table.text("date"), table.order)
-    if table.shift:
-        days += late_stamps(table.text("date"), days)[0]
     further = further_columns(table, choices)
     names = np.array(table.text("ticker").split("\n"), dtype=object) if "ticker" in layout.fields else None
     for ticker, group in layout.groups.items():
         values = {role: _values(table, role, place) for role, place in group.items()}
-        columns = {"day": days, "ticker": ticker if names is None else names, **dict.fromkeys(PRICES, values["close"])}
+        columns = {"day": table.days, "ticker": ticker if names is None else names, **dict.fromkeys(PRICES, values["close"])}
         rows = pd.DataFrame(columns | {"volume": np.nan} | values | further)
         frames.append(_with_bars(rows, layout, group, dropped))
     rows = pd.concat(frames)
