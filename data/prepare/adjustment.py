@@ -67,7 +67,8 @@ def _seen(
     noise = _NORMAL * float(np.median(np.abs(quiet))) if len(quiet) else np.inf
     least, size_ = max(_LARGE, _SIGMAS * noise if len(quiet) else 0.0), np.abs(size)
     # On the very day news may add to the move.
-    told = np.select([size_ <= least, np.abs(gaps + size) < size_ / 2, np.abs(gaps - size) < size_ / 4], [np.nan, 1, -1])
+    cases = size_ <= least, np.abs(gaps + size) < size_ / 2, np.abs(gaps - size) < size_ / 4
+    told = np.select(cases, (np.nan, 1.0, -1.0))
     is_lost = np.abs(gaps) > np.maximum(2 * least, size_ / 4)
     if joint is not None:
         is_lost |= (joint[row] == 2) & (size_ > 2 * least)

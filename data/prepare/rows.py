@@ -98,7 +98,11 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     names = np.array(table.text("ticker").split("\n"), dtype=object) if "ticker" in layout.fields else None
     for ticker, group in layout.groups.items():
         values = {role: _values(table, role, place) for role, place in group.items()}
-        columns = {"day": table.days, "ticker": ticker if names is None else names, **dict.fromkeys(PRICES, values["close"])}
+        columns = {
+            "day": table.days,
+            "ticker": ticker if names is None else names,
+            **dict.fromkeys(PRICES, values["close"]),
+        }
         rows = pd.DataFrame(columns | {"volume": np.nan} | values | further)
         frames.append(_with_bars(rows, layout, group, dropped))
     rows = pd.concat(frames)

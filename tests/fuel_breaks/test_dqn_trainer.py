@@ -26,8 +26,7 @@ from tests.fuel_breaks.run_cases import (
     with_learning,
 )
 from training.fuel_breaks import policies
-from training.fuel_breaks.dqn_trainer import double_dqn_target
-from training.fuel_breaks.replay import centre_by_group, n_step_returns
+from training.fuel_breaks.replay import centre_by_group
 from utils.config.fuel_breaks import (
     BoundsConfig,
     DQNConfig,
@@ -57,8 +56,7 @@ def bridge_cell(bridge_row: int, is_turned: bool) -> int:
     return row * SIDE + column
 
 
-@pytest.mark.parametrize("n_steps", [0, 1])
-def test_learns_the_cell_that_stops_the_fire(n_steps: int) -> None:
+def test_learns_the_cell_that_stops_the_fire() -> None:
     """Without a hint from the heuristic."""
     shown = [(row, turned) for row in (1, 3, 4, 7) for turned in (False, True)]
     unseen = [(row, turned) for row in (2, 5, 6) for turned in (False, True)]
@@ -66,7 +64,7 @@ def test_learns_the_cell_that_stops_the_fire(n_steps: int) -> None:
     network = QNetworkConfig(width=12, dilations=1, downstream_prior=False)
     parts = {"tiles": TileConfig(tile_cells=SIDE), "bounds": BoundsConfig(experience_per_collector=100)}
     config = run_config(env=FIELDS, network=network, learning=LEARNING, generation_episodes=240, **parts)
-    trainer = trainer_of(with_learning(config, n_steps=n_steps), [two_fields(*case) for case in shown], tiles[:1])
+    trainer = trainer_of(config, [two_fields(*case) for case in shown], tiles[:1])
     env = VectorFuelBreakEnvironment(tiles, FIELDS)
 
     def found() -> list[bool]:
@@ -110,18 +108,6 @@ def test_best_network_is_kept() -> None:
     assert not all(torch.equal(value, kept[name]) for name, value in trainer.target.state_dict().items())
 
 
-@settings(max_examples=15)
-@given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from([1.0, 0.9, 0.5]))
-def test_sums_of_rewards_by_hand(seed: int, n_steps: int, discount: float) -> None:
-    rewards = np.random.default_rng(seed).normal(size=(3, 5))
-    for reach in (5, n_steps):
-        found = n_step_returns(rewards, reach, discount)
-        for lane in range(3):
-            for step in range(5):
-                ahead = rewards[lane, step : min(step + reach, 5)]
-                assert found[lane, step] == pytest.approx(sum(r * discount**k for k, r in enumerate(ahead)))
-
-
 def test_centred_returns_are_relative_to_the_other_lanes() -> None:
     returns = np.array([[1.0, 2], [3, 4], [8, 0], [10, 20], [10, 20], [40, 80]])
     centred = centre_by_group(returns, 3)
@@ -133,41 +119,41 @@ def test_centred_returns_are_relative_to_the_other_lanes() -> None:
     assert (centre_by_group(returns, 1) == returns).all()
 
 
-@pytest.mark.parametrize("n_steps", [0, 3])
-def test_states_are_rebuilt_from_indices(n_steps: int) -> None:
+def test_states_are_rebuilt_from_indices() -> None:
     """Capacity 30: the ring wraps in the middle of an episode, and comes back from a checkpoint the same."""
-    config = with_learning(run_config(), n_steps=n_steps, lanes=2, warm_up_episodes=10_000)
+    config = with_learning(run_config(), lanes=2, warm_up_episodes=10_000)
     trainer = trainer_of(config)
     for _ in range(9):
         trainer.play_round()
     assert trainer.replay.ring.size == trainer.replay.ring.capacity == 60
     other = trainer_of(config)
     other.replay.ring.load_state_dict(trainer.replay.ring.state_dict())
-    sample = other.replay.sample(100, torch.Generator().manual_seed(1))
-    states = {"cleared": sample.state} | ({} if sample.following is None else {"next_cleared": sample.following})
-    assert len(states) == 1 + (n_steps > 0)
+    observation, legal = other.replay.sample(100, torch.Generator().manual_seed(1)).state
     stored, env = trainer.replay.ring.data, VectorFuelBreakEnvironment(small_tiles()[:5], config.env)
     rows = torch.randint(60, (100,), generator=torch.Generator().manual_seed(1)).numpy()
-    for mask, (observation, legal) in states.items():
-        cleared = np.unpackbits(stored[mask].numpy()[rows], axis=1, count=100).astype(bool)
-        expected = observe_anew(env, stored["tile"].numpy()[rows], cleared, stored["scenario_seed"].numpy()[rows])
-        assert (observation.numpy() == expected).all()
-        burnable = np.stack([small_tiles()[tile].landscape.burnable.ravel() for tile in stored["tile"][rows]])
-        assert (legal.numpy() == (burnable & ~cleared)).all()
+    cleared = np.unpackbits(stored["cleared"].numpy()[rows], axis=1, count=100).astype(bool)
+    expected = observe_anew(env, stored["tile"].numpy()[rows], cleared, stored["scenario_seed"].numpy()[rows])
+    assert (observation.numpy() == expected).all()
+    burnable = np.stack([small_tiles()[tile].landscape.burnable.ravel() for tile in stored["tile"][rows]])
+    assert (legal.numpy() == (burnable & ~cleared)).all()
 
 
-def test_n_step_transitions_lead_where_the_actions_lead() -> None:
-    trainer = trainer_of(with_learning(run_config(), n_steps=3, discount=0.5, warm_up_episodes=10_000))
+def test_transitions_have_the_sums_of_rewards_to_come() -> None:
+    """Of lanes alone on their tiles: what a state without its first cell still saves of the reward fires."""
+    trainer = trainer_of(with_learning(run_config(), lanes_per_tile=1, warm_up_episodes=10_000))
     trainer.play_round()
     data, budget = trainer.replay.ring.data, trainer.config.env.budget_cells
-    for row in range(trainer.replay.ring.size):
-        step = row % budget
-        reach = min(3, budget - step)
-        before, after = (np.unpackbits(data[name].numpy()[row], count=100) for name in ("cleared", "next_cleared"))
-        added = data["action"][row : row + reach].tolist()
-        assert sorted(np.flatnonzero(after & ~before)) == sorted(added) and before.sum() == step
-        assert bool(data["terminated"][row]) == (step + reach == budget)
-        assert float(data["factor"][row]) == 0.5**reach
+    for lane, saved in enumerate(trainer.env.reductions):
+        rows = slice(lane * budget, (lane + 1) * budget)
+        before = np.unpackbits(data["cleared"].numpy()[rows], axis=1, count=100)
+        assert before.sum(axis=1).tolist() == [*range(budget)]
+        added = data["action"][rows].tolist()
+        assert all(sorted(np.flatnonzero(before[step])) == sorted(added[:step]) for step in range(budget))
+        env = VectorFuelBreakEnvironment(trainer.env.tiles, trainer.config.env)
+        env.reset(trainer.env.lane_tiles[lane : lane + 1], trainer.env.scenario_seeds[lane : lane + 1])
+        for action, left in zip(added, data["reward"][rows].tolist(), strict=True):
+            assert left * policies.PERCENT_PER_UNIT == pytest.approx(saved - env.reductions[0], abs=1e-4)
+            env.step([action])
 
 
 SMALL = QNetworkConfig(width=6, dilations=2)
@@ -241,21 +227,6 @@ def test_cells_and_actions_move_alike_and_the_mean_over_symmetries_with_them() -
         torch.testing.assert_close(turned, there)
         assert (grid.cells_back(there, k) == values).all()
         assert (there[range(3), grid.action(actions, k)] == values[range(3), actions]).all()
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10_000))
-def test_double_dqn_target_by_hand(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    legal = generator.random((6, 7)) < 0.5
-    terminated = ~legal.any(axis=1) | (generator.random(6) < 0.3)
-    online, target = (np.where(legal, generator.normal(size=(6, 7)), -np.inf) for _ in range(2))
-    rewards, factors = generator.normal(size=6), generator.random(6)
-    expected = rewards.copy()
-    for row in np.flatnonzero(~terminated):
-        expected[row] += factors[row] * target[row, online[row].argmax()]
-    found = double_dqn_target(*(torch.from_numpy(v) for v in (rewards, factors, online, target, terminated)))
-    np.testing.assert_allclose(found.numpy(), expected)
 
 
 def test_proportional_choice_draws_in_proportion() -> None:

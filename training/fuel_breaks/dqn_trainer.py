@@ -1,7 +1,6 @@
 """Deep Q-learning: lanes play episodes, the network learns from the replay, validation keeps the best network.
 
-By default the network learns whole returns, relative to those of other lanes on the tile; with `n_steps` targets
-bootstrap, by double Q-learning.
+The network learns whole returns (Monte Carlo), relative to those of other lanes on the tile.
 """
 
 import copy
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from data.fuel_breaks import Tile
@@ -24,7 +23,7 @@ from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnviro
 from models.fuel_breaks import SYMMETRIES
 from training.fuel_breaks import policies
 from training.fuel_breaks.policies import judging_environment, spaced
-from training.fuel_breaks.replay import Replay, ReplaySample, Rows, centre_by_group, n_step_returns
+from training.fuel_breaks.replay import Replay, ReplaySample, Rows, centre_by_group
 from utils.arrays import BoolArray, Float64Array, Int64Array
 from utils.config.fuel_breaks import FuelBreakRunConfig
 from utils.memory.guard import MIB
@@ -35,19 +34,6 @@ logger = logging.getLogger(__name__)
 _INPUT_TILES = 32
 _PROGRESS = ("generation", "episodes", "updates", "seconds", "scores")
 _NETWORKS = ("online", "target", "best")
-
-
-def double_dqn_target(
-    rewards: Tensor, factors: Tensor, online_next: Tensor, target_next: Tensor, terminated: Tensor
-) -> Tensor:
-    """Return (n,) r + factor Q_target(s', argmax Q_online(s', .)), and r alone where s' is terminal.
-
-    Source: van Hasselt et al. (2016), "Deep reinforcement learning with double Q-learning". Rewards are sums of
-    discounted rewards up to s', factors gamma to the number of steps, values (n, actions) with -inf for illegal ones.
-    """
-    following = target_next.gather(1, online_next.argmax(dim=1, keepdim=True)).squeeze(1)
-    # A terminal state may have no legal action: its value is -inf.
-    return rewards + torch.where(terminated, torch.zeros_like(following), factors * following)
 
 
 class PeriodicChecks:
@@ -110,7 +96,7 @@ class DQNTrainer:
         self.best = copy.deepcopy(self.target)  # the network with the best validation
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=learning.learning_rate)
         capacity = learning.lanes * bounds.experience_per_collector
-        self.replay = Replay(capacity, self.env, n_steps=learning.n_steps, device=device)
+        self.replay = Replay(capacity, self.env, device)
         self.generation = self.episodes = self.updates = 0
         self.seconds = {"total": 0.0, "round": 0.0, "validation": 0.0}  # of all resumed parts, and of the last of each
         self.scores: dict[str, float] = {}
@@ -168,12 +154,12 @@ class DQNTrainer:
         tiles = torch.randint(len(env.tiles), (groups,), generator=self.generator).numpy()
         seeds = torch.randint(MAX_SCENARIO_SEED, (groups,), generator=self.generator).numpy()
         env.reset(tiles.repeat(learning.lanes_per_tile), seeds.repeat(learning.lanes_per_tile))
-        states, steps = [self.replay.state()], []
+        states, steps = list[Rows](), []
         while not (terminated := env.terminated).all():
             begun = time.monotonic()
+            states.append(self.replay.state())
             actions = self._choose()
             steps.append((actions, env.step(actions), ~terminated))
-            states.append(self.replay.state())
             self.histories["step_times"].append(time.monotonic() - begun)
             self.checks.add("environment_steps", learning.lanes)
         actions, rewards, is_open = map(np.stack, zip(*steps, strict=True))
@@ -194,16 +180,11 @@ class DQNTrainer:
 
     def update(self, sample: ReplaySample) -> float:
         """Take one gradient step; return its loss."""
-        learning, targets = self.config.learning, sample.reward
-        if sample.following is not None:
-            with torch.no_grad():
-                online, target = self.online(*sample.following), self.target(*sample.following)
-            targets = double_dqn_target(sample.reward, sample.factor, online, target, sample.terminated)
-        (observation, legal), grid = sample.state, self.symmetry
+        learning, (observation, legal), grid = self.config.learning, sample.state, self.symmetry
         turn = int(torch.randint(SYMMETRIES, (1,), generator=self.generator))
         values = self.online(grid.maps(observation, turn), grid.cells(legal, turn))
         values = values.gather(1, grid.action(sample.action.long(), turn).unsqueeze(1)).squeeze(1)
-        loss = functional.smooth_l1_loss(values, targets)  # Huber's (Mnih et al. 2015)
+        loss = functional.smooth_l1_loss(values, sample.reward)  # Huber's (Mnih et al. 2015)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.online.parameters(), learning.max_gradient_norm)
@@ -271,27 +252,17 @@ class DQNTrainer:
         return np.where(self.demonstrates, chosen, np.where(explores, explored, values.argmax(axis=1)))
 
     def _store(self, states: Sequence[Rows], actions: Int64Array, rewards: Float64Array, is_open: BoolArray) -> None:
-        """Turn a round, (steps, lanes) each and one more state, into transitions, lane by lane."""
-        learning, reach = self.config.learning, self.config.learning.n_steps or len(rewards)
-        totals = n_step_returns(rewards.T / policies.PERCENT_PER_UNIT, reach, learning.discount)
-        if not learning.n_steps:
-            totals = centre_by_group(totals, learning.lanes_per_tile)
+        """Turn a round, (steps, lanes) each, into transitions, lane by lane."""
+        totals = np.cumsum(rewards[::-1] / policies.PERCENT_PER_UNIT, axis=0)[::-1].T
+        totals = centre_by_group(totals, self.config.learning.lanes_per_tile)
         lane, step = np.nonzero(is_open.T)
-        end = is_open.sum(axis=0)[lane]
-        after = np.minimum(step + reach, end)
         transitions = {
             "tile": self.env.lane_tiles[lane],
             "scenario_seed": self.env.scenario_seeds[lane],
             "action": actions[step, lane],
             "reward": totals[lane, step],
-            "factor": learning.discount ** (after - step),
-            "terminated": after == end,
         }
-        for name in states[0]:
-            by_step = np.stack([state[name] for state in states])
-            transitions[name] = by_step[step, lane]
-            if learning.n_steps:
-                transitions[f"next_{name}"] = by_step[after, lane]
+        transitions |= {name: np.stack([state[name] for state in states])[step, lane] for name in states[0]}
         self.replay.add(transitions)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Replay of states that are functions of a few indices, and returns from an episode's rewards."""
+"""Replay of states that are functions of a few indices, and returns relative to those of others."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 from torch import Tensor
 
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
@@ -14,14 +13,6 @@ from environment.fuel_breaks.fire_spread import Exposure
 from utils.arrays import Float64Array
 from utils.memory.census import counted
 from utils.tensor_ring import TensorRing
-
-
-def n_step_returns(rewards: Float64Array, n_steps: int, discount: float) -> Float64Array:
-    """Return (lanes, steps) discounted sums of each reward and up to n - 1 after it."""
-    to_the_end = lfilter([1.0], [1.0, -discount], rewards[:, ::-1])[:, ::-1]
-    later = np.zeros_like(to_the_end)
-    later[:, :-n_steps] = to_the_end[:, n_steps:]
-    return np.asarray(to_the_end - discount**n_steps * later)
 
 
 def centre_by_group(returns: Float64Array, lanes_per_group: int) -> Float64Array:
@@ -43,71 +34,59 @@ States = tuple[Tensor, Tensor]  # observations (n, channels, rows, columns) and 
 
 
 class ReplaySample(NamedTuple):
-    """Sampled transitions: states, those that follow if they are kept, and (n,) tensors."""
+    """Sampled transitions: states and (n,) tensors."""
 
     state: States
-    following: States | None
     action: Tensor
     reward: Tensor
-    factor: Tensor
-    terminated: Tensor
 
 
 @counted("replay_buffers")
 class Replay:
-    """Transitions between states that are kept as a tile, cleared cells and the exposure to the planning fires.
+    """Actions and returns in states that are kept as a tile, cleared cells and the exposure to the planning fires.
 
     The environment rebuilds observations from them. A state of 20 x 20 cells takes 2.5 KB, nearly all of it for the
-    exposure, which takes longest to compute. States after transitions are kept if targets bootstrap from them.
+    exposure, which takes longest to compute.
     """
 
-    def __init__(self, capacity: int, env: VectorFuelBreakEnvironment, *, n_steps: int, device: torch.device) -> None:
+    def __init__(self, capacity: int, env: VectorFuelBreakEnvironment, device: torch.device) -> None:
         self._env, self._device = env, device
         self._burnable = np.stack([tile.landscape.burnable.ravel() for tile in env.tiles])
         scenarios = env.config.scenarios
         is_few = scenarios.winds * scenarios.planning_ignitions_per_wind < 2**15
-        state = {
+        fields = {
+            "tile": ((), torch.int32),
+            "scenario_seed": ((), torch.int64),
+            "action": ((), torch.int16),
+            "reward": ((), torch.float32),
             "cleared": ((-(-env.cells // 8),), torch.uint8),
             "burned": ((env.cells,), torch.int16 if is_few else torch.int32),
             "downstream": ((env.cells,), torch.int32),
             "start_burned_cells": ((1,), torch.int32),
         }
-        types = {"tile": torch.int32, "scenario_seed": torch.int64, "action": torch.int16}
-        types |= {"reward": torch.float32, "factor": torch.float32, "terminated": torch.bool}
-        self._has_next = n_steps > 0
-        states = state | ({f"next_{name}": field for name, field in state.items()} if self._has_next else {})
-        self.ring = TensorRing(capacity, {**{name: ((), dtype) for name, dtype in types.items()}, **states})
+        self.ring = TensorRing(capacity, fields)
 
     def state(self) -> Rows:
         """Return the environment's states as they are stored."""
         return {"cleared": np.packbits(self._env.cleared, axis=1), **self._env.exposure._asdict()}
 
     def add(self, transitions: Rows) -> None:
-        """Append (n, ...) transitions, arrays by the names of the ring; others are left out."""
+        """Append (n, ...) transitions, arrays by the names of the ring."""
         self.ring.add({name: torch.from_numpy(transitions[name]).to(t.dtype) for name, t in self.ring.data.items()})
 
     def sample(self, count: int, generator: torch.Generator) -> ReplaySample:
         """Draw transitions uniformly, with replacement."""
         rows = torch.randint(self.ring.size, (count,), generator=generator)
         stored = {name: values[rows] for name, values in self.ring.data.items()}
-        return ReplaySample(
-            state=self._states("", stored),
-            following=self._states("next_", stored) if self._has_next else None,
-            action=stored["action"].to(self._device),
-            reward=stored["reward"].to(self._device),
-            factor=stored["factor"].to(self._device),
-            terminated=stored["terminated"].to(self._device),
-        )
+        arrays = {name: stored[name].numpy() for name in ("cleared", *Exposure._fields)}
+        cleared = np.unpackbits(arrays.pop("cleared"), axis=1, count=self._env.cells).astype(np.bool_)
+        tiles = stored["tile"].numpy()
+        observation = self._env.render(tiles, cleared, Exposure(**arrays))
+        state = observation, self._burnable[tiles] & ~cleared
+        on_device = [torch.from_numpy(array).to(self._device) for array in state]
+        action, reward = (stored[name].to(self._device) for name in ("action", "reward"))
+        return ReplaySample((on_device[0], on_device[1]), action, reward)
 
     def clear(self) -> None:
         """Empty the replay; it keeps its preallocated memory."""
         self.ring.clear()
-
-    def _states(self, prefix: str, stored: Mapping[str, Tensor]) -> States:
-        """Rebuild the states before or after transitions."""
-        arrays = {name: stored[prefix + name].numpy() for name in ("cleared", *Exposure._fields)}
-        cleared = np.unpackbits(arrays.pop("cleared"), axis=1, count=self._env.cells).astype(np.bool_)
-        tiles = stored["tile"].numpy()
-        observation = self._env.render(tiles, cleared, Exposure(**arrays))
-        legal = self._burnable[tiles] & ~cleared
-        return torch.from_numpy(observation).to(self._device), torch.from_numpy(legal).to(self._device)

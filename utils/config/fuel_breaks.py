@@ -121,10 +121,6 @@ class DQNConfig:
     """Chance of exploring in the end."""
     epsilon_episodes: kinds.PositiveInt = 500
     """Episodes over which the chance falls from its start to its end."""
-    n_steps: Annotated[kinds.NonNegativeInt, kinds.Mark.SHORT] = 0
-    """Rewards before a target bootstraps by double Q-learning; 0 takes the whole return (Monte Carlo)."""
-    discount: kinds.PositiveShare = 1.0
-    """Discount factor of a step."""
     learning_rate: kinds.PositiveFloat = 5e-4
     """Learning rate of the network."""
     batch_size: Annotated[kinds.PositiveInt, kinds.Mark.SHORT] = 128
