@@ -1,4 +1,6 @@
-"""Splits and dividends that a vendor names, in a CSV file beside the data: `ticker, date, split, dividend, pay_date`.
+"""Splits and dividends: those that a vendor names, and prices of the past that were adjusted again for one.
+
+Names are in a CSV file beside the data: `ticker, date, split, dividend, pay_date`.
 
 `prepare` writes it, and a person may add to it. Prices are adjusted; the file tells what adjusted them.
 """
@@ -10,11 +12,17 @@ from datetime import date
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from utils.errors import DataError, first_line
 from utils.runs.durable import new_file
 
+Floats = NDArray[np.floating]
+ROUNDING = 1e-6
+"""Relative difference of two downloads of one price, as single precision leaves it."""
+_STEPS = (0.01, 0.001, 0.0001, 0.00001)
 _COLUMNS = ["ticker", "date", "split", "dividend", "pay_date"]
 _NEAR = 0.25
 """Share of the dividends' effect by which the measured ratio may miss them: the close may be some sessions old."""
@@ -139,3 +147,50 @@ def explaining(candidates: Sequence[Event], ratio: float, close: float) -> list[
         if ratios := ratios_of(candidates[:count], ratio, close):
             return list(zip(candidates[:count], ratios, strict=True))
     return []
+
+
+@dataclass(frozen=True)
+class Readjustment:
+    """How bars of one ticker have changed."""
+
+    ratio: float
+    """By which earlier prices were multiplied; 1 where they were not."""
+    bars: int
+    """The first bars, to which it applies; the later ones are as they were."""
+    revised: NDArray[np.bool_]
+    """(bars,) that changed otherwise."""
+
+
+def readjustment(before: Floats, now: Floats) -> Readjustment:
+    """Compare two versions of (bars, prices), NaN without a bar, in the order of their days."""
+    bars, steps = len(before), (price_step(before), price_step(now))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quotient = now.astype(np.float64) / before
+
+    def differs(ratio: float, error: float = 0.0) -> NDArray[np.bool_]:
+        # A vendor's decimals round the product, and the ratio is measured on such; other prices are not rounded anew.
+        least = ratio * steps[0] + steps[1] if ratio != 1 else 0.0
+        near = np.isclose(now, ratio * before.astype(np.float64), rtol=ROUNDING + error, atol=least, equal_nan=True)
+        return np.asarray(~near.all(axis=1))
+
+    same = Readjustment(1.0, 0, differs(1.0))
+    if not same.revised.any():
+        return same
+    candidates = [same]
+    for first in (int(np.flatnonzero(same.revised)[-1]) + 1, bars):
+        known = quotient[:first][np.isfinite(quotient[:first])]
+        ratio = float(np.median(known)) if len(known) else 1.0
+        # Standard error of that median: the numerators are rounded.
+        error = steps[1] / (float(np.nanmin(now[:first])) * math.sqrt(len(known))) if len(known) else 0.0
+        candidates.append(Readjustment(ratio, first, differs(ratio, error) & (np.arange(bars) < first)))
+    return min(candidates, key=lambda one: int(one.revised.sum()))
+
+
+def price_step(prices: Floats) -> float:
+    """Return the decimal step that all prices are multiples of; 0 where single precision shows none."""
+    known = prices[np.isfinite(prices)].astype(np.float64)
+    for step in _STEPS:
+        count = known / step
+        if (np.abs(count - np.round(count)) <= np.minimum(1e-7 * count, 0.1)).all():
+            return step if len(known) else 0.0
+    return 0.0

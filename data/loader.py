@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 
 from data.bars import (
@@ -37,20 +38,20 @@ from data.features.nine import (
     indicators,
     normalization_stats,
 )
-from data.universe import read_universe
 from utils.arrays import Float32Array, Float64Array, Int64Array
+from utils.config.settings import hint
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
-from utils.errors import DataError
+from utils.errors import DataError, first_line
 from utils.memory.guard import require_memory
 from utils.progress import Progress
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 logger = logging.getLogger(__name__)
 
 
 DEFAULT_CONFIG = DataConfig()
+_SHOWN = 60
+"""Letters that are shown of a line."""
+_DATED = ["ticker", "from", "to"]
 LARGE_MOVE = 0.5
 _INFINITE = float(np.finfo(np.float32).max)
 _BLOCK = 64
@@ -181,14 +182,8 @@ class StockDataLoader:
                 f"{empty} empty ones of {bars.rows}; mend the file or raise --split.max-bad-row-share"
             )
         self._add_indicators(close, counts)
-        self.quality = DataQuality(
-            rows=bars.rows,
-            masked=masked,
-            empty=empty,
-            widened=counts["widened"],
-            large_moves=counts["large_moves"],
-            gaps=counts["gaps"],
-        )
+        kinds = "masked", "empty", "widened", "large_moves", "gaps"
+        self.quality = DataQuality(bars.rows, *(counts[kind] for kind in kinds))
         del bars, close
         # The pool would keep the file's memory otherwise: a hundred MiB at full scale.
         pa.default_memory_pool().release_unused()
@@ -231,36 +226,22 @@ class StockDataLoader:
         self.data_array = np.full((*shape, NUM_FEATURES), np.nan, dtype=np.float32)
         self.volume = np.full(shape, np.nan, dtype=np.float32) if VOLUME in bars.columns else None
         self.columns = {name: np.full(shape, np.nan, dtype=np.float32) for name in bars.further}
-        close, is_read = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.bool_)
+        close, times = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.uint8)
         counts = Counter[str]()
         with Progress("read", "row", bars.rows) as shown:
             for part in bars.parts():
                 column = np.array([place.get(text, -1) for text in part.texts])[part.ticker]
                 day = np.searchsorted(days, part.day)
-                is_read[column * len(days) + day] = True
+                np.add.at(times, column * len(days) + day, 1)
                 counts += self._put(part, day, column, close)
                 shown.update(len(column))
-        if (distinct := int(is_read.sum())) < bars.rows:
+        if (distinct := np.count_nonzero(times)) < bars.rows:
+            ticker, twice = divmod(int(times.argmax()), len(days))
             raise DataError(
-                f"expected {bars.rows} rows, one for each date and ticker, got {bars.rows - distinct} duplicate rows"
-                f"{self._first_twice(bars, days, place)}; drop them, or use `python main.py prepare`"
+                f"expected {bars.rows} rows, one for each date and ticker, got {bars.rows - distinct} duplicate rows, "
+                f"as of {self.tickers[ticker]} on {self.dates[twice]}; drop them, or use `python main.py prepare`"
             )
         return close, counts
-
-    def _first_twice(self, bars: LongBars, days: Int64Array, place: Mapping[str, int]) -> str:
-        """Return in words ticker and date of the first row that repeats those of another one; empty without one."""
-        seen = np.zeros(len(place) * len(days), dtype=np.bool_)
-        for part in bars.parts():
-            cell = np.array([place[text] for text in part.texts])[part.ticker] * len(days)
-            cell += np.searchsorted(days, part.day)
-            _, first = np.unique(cell, return_index=True)
-            is_twice = seen[cell]
-            is_twice[np.setdiff1d(np.arange(len(cell)), first)] = True
-            if is_twice.any():
-                column, day = divmod(int(cell[is_twice.argmax()]), len(days))
-                return f", as of {self.tickers[column]} on {self.dates[day]}"
-            seen[cell] = True
-        return ""
 
     def _put(self, part: Part, day: Int64Array, column: Int64Array, close: Float64Array) -> Counter[str]:
         """Put usable rows in place, high and low widened to enclose open and close; return counts of rows."""
@@ -317,3 +298,54 @@ def _require_volume(volume: Float32Array, traded: npt.NDArray[np.bool_]) -> None
         raise DataError(f"expected volume for --env.volume-cap, got {lack}; leave it out, or give a file with volume")
     if unknown:
         logger.warning("Got %s; no order is cut there", lack)
+
+
+def read_universe(
+    wanted: Path | Sequence[str] | None, tickers: Sequence[str], dates: npt.NDArray[np.datetime64]
+) -> tuple[Int64Array, npt.NDArray[np.bool_] | None]:
+    """Return the sorted columns of the wanted tickers, of all without a list, and (days, columns) members of a day.
+
+    A file has one ticker per line; empty lines and comments after a # are ignored. With the header `ticker,from,to` it
+    is dated: both days count, an empty one is open, and a ticker may have several rows. None: all are members always.
+
+    Raises DataError for an unknown ticker, or a file that cannot be read.
+    """
+    if wanted is None:
+        return np.arange(len(tickers), dtype=np.int64), None
+    try:
+        lines = wanted.read_text(encoding="utf-8-sig").splitlines() if isinstance(wanted, Path) else wanted
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"expected a text file of tickers, one per line, got {wanted} ({first_line(error)})") from None
+    names, spells = [name for line in lines if (name := line.partition("#")[0].strip())], None
+    if names and [word.strip().lower() for word in names[0].split(",")] == _DATED:
+        spells = _spells(names, str(wanted))
+        names = spells["ticker"].tolist()
+    place = {ticker: column for column, ticker in enumerate(tickers)}
+    unknown = [name for name in names if name not in place]
+    if unknown or not names:
+        got = f"{unknown[0][:_SHOWN]!r}{hint(unknown[0], tickers)}" if unknown else "none"
+        listed = f" in {wanted}" if isinstance(wanted, Path) else ""
+        raise DataError(f"expected investable tickers that are in the data{listed}, got {got}; mend the list")
+    columns = np.array(sorted({place[name] for name in names}), dtype=np.int64)
+    if spells is None:
+        return columns, None
+    days, members = dates.astype("datetime64[D]"), np.zeros((len(dates), len(tickers)), dtype=np.bool_)
+    for name, first, last in zip(names, spells["from"], spells["to"], strict=True):
+        members[:, place[name]] |= (days >= first) & (days <= last)
+    return columns, members
+
+
+def _spells(lines: Sequence[str], source: str) -> pd.DataFrame:
+    """Return the rows of a dated universe, with open ends as far days. Raises DataError for other rows."""
+    try:
+        rows = pd.read_csv(io.StringIO("\n".join(lines)), names=_DATED, header=0, dtype=str, skipinitialspace=True)
+        for column, far in (("from", "1677-09-22"), ("to", "2262-04-10")):
+            rows[column] = pd.to_datetime(rows[column].fillna(far), format="ISO8601").to_numpy("datetime64[D]")
+    except ValueError as error:
+        raise DataError(
+            f"expected rows of ticker,from,to in {source}, as ABC,2010-03-01,2014-11-28, got {first_line(error)}"
+        ) from None
+    if (ends := rows["from"] > rows["to"]).any():
+        raise DataError(f"expected `from` up to `to` in {source}, got the reverse of {rows['ticker'][ends].iloc[0]!r}")
+    rows["ticker"] = rows["ticker"].astype(str).str.strip()
+    return rows

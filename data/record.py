@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.bars import VOLUME
-from data.events import explaining, read_events
+from data.events import explaining, price_step, read_events
 from data.features.nine import CLOSE, PRICES, NormalizationStats, normalization_stats
 from data.market import Market, with_features
-from data.readjustment import price_step
 from data.splits import Span, Splits
 from utils.errors import DataError
 from utils.tables import listed, many

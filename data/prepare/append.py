@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
 from data.benchmark import read_closes
+from data.events import ROUNDING, readjustment
 from data.prepare.layout import PRICES, STANDARD, VALUES
 from data.prepare.text import date_of
-from data.readjustment import ROUNDING, readjustment
 from utils.errors import DataError
 
 
@@ -26,8 +25,6 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
     Volume is NaN where the file has none. Raises `DataError` if there is no such file, or it is damaged.
     """
     bars = LongBars.of_file(target, COLUMNS)
-    if VOLUME in pq.read_schema(target).names:
-        bars = LongBars.of_file(target, (*COLUMNS, VOLUME))
     names, read = (*PRICE_COLUMNS, *bars.further), list[pd.DataFrame]()
     for part in bars.parts():
         values = dict(zip(names, (*part.prices, *part.further), strict=True))

@@ -26,7 +26,7 @@ from tests.fuel_breaks.run_cases import (
     with_learning,
 )
 from training.fuel_breaks import policies
-from training.fuel_breaks.replay import centre_by_group
+from training.fuel_breaks.dqn_trainer import centre_by_group
 from utils.config.fuel_breaks import (
     BoundsConfig,
     DQNConfig,

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.faults import changing
-from data.events import Event
+from data.events import Event, price_step, readjustment
 from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
 from data.market import Market
-from data.readjustment import price_step, readjustment
 from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, multiplied, price
 from training.paper.account import Suspended
 from training.paper.known import under_known_names

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.events import Event, explaining
+from data.events import Event, Readjustment, explaining, readjustment
 from data.features.nine import CLOSE, PRICES, indicators
 from data.market import Market
-from data.readjustment import Readjustment, readjustment
 from data.record import MarketRecord, past_ratios
 from training.paper.journal import Journal, Row
 
