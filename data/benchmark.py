@@ -41,7 +41,7 @@ def read_closes(path: Path) -> pd.Series:
     try:
         table = read_table(path, choices, dropped, ("close",))
         settle(table, choices, is_daily=False)
-        rows = rows_of(table, choices, dropped)
+        rows = rows_of(table, choices)
         require_one_bar_a_day(rows, table, choices)
         if role_of(next(iter(table.layout.panel), "")):
             raise UnclearFileError(f"no column for close in the header '{','.join(table.layout.titles)}'")
@@ -54,7 +54,6 @@ def read_closes(path: Path) -> pd.Series:
     if len(tickers := rows["ticker"].unique()) > 1:
         raise DataError(f"expected closes of one index in {path}, got {tickers[0]!r} and {tickers[1]!r}; leave one")
     dates = table.text("date").split("\n")
-    rows = rows.reindex(range(len(dates)))  # a row without a close may not be left out
     close = rows["adjusted" if "adjusted" in rows else "close"]
     is_day = rows["day"].between(EARLIEST, latest_day()) & (rows["day"] != 0)  # the day 0 stands for none
     bad = ~(is_day & (close > 0) & np.isfinite(close))

@@ -28,7 +28,7 @@ from data.prepare.append import benchmark_file, read_prepared, with_new_events, 
 from data.prepare.files import NO_BAR, NO_TABLE, NOT_READ, Table, found_files, read_table, shown, ticker_of
 from data.prepare.join import kept, with_joined
 from data.prepare.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
-from data.prepare.rows import NO_PRICE, SAME, flatten, require_one_bar_a_day, rows_of, settle
+from data.prepare.rows import SAME, flatten, require_one_bar_a_day, rows_of, settle
 from data.prepare.survey import PrepareSummary, survey_of
 from data.prepare.text import NO_DAY, date_of
 from utils.arrays import Int32Array
@@ -43,9 +43,10 @@ _STALE = 0.02
 _FEW_BARS = 5
 """Bars of a ticker up to which their spacing may be chance."""
 _SCALED = "prices are scaled to the adjusted close where there is one, volume the other way"
+_NO_PRICE = "no price"
 _REPEATED, _OTHER = "duplicate date with the same prices", "duplicate date, the last row was kept"
 _IDLE = "no trade: volume 0 at a single price"
-_NO_LOSS = frozenset({NO_BAR, NO_PRICE, _REPEATED, _IDLE, "line before the first bar"})
+_NO_LOSS = frozenset({NO_BAR, _NO_PRICE, _REPEATED, _IDLE, "line before the first bar"})
 """Reasons for dropping rows by which nothing is lost: they were no bars, or another row has them."""
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
 
@@ -212,14 +213,14 @@ def _require_files(source: Path, summary: PrepareSummary, files: int, max_share:
 
 def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a file's usable rows, one a day of each ticker, and its events, `is_due` if still to be applied."""
-    rows = rows_of(table, choices, summary.dropped)
+    rows = rows_of(table, choices)
     if not table.layout.panel and "ticker" not in table.layout.fields:
         rows["ticker"] = ticker_of(table.path, source)
     events = rows.reindex(columns=["ticker", "day", *EVENTS, "pay"]).assign(is_due="adjusted" not in rows)
     has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
-    is_event_alone = has_event & rows[PRICES].isna().all(axis=1)
-    summary.dropped[NO_PRICE] += int(is_event_alone.sum())
-    rows, events = rows[~is_event_alone], events[has_event & events["day"].between(EARLIEST, latest_day())]
+    is_empty = rows[PRICES].isna().all(axis=1)
+    summary.dropped[_NO_PRICE] += 0 if table.layout.panel else int(is_empty.sum())
+    rows, events = rows[~is_empty], events[has_event & events["day"].between(EARLIEST, latest_day())]
     if rows.empty:
         raise UnusableFileError("no row has a price")
     if "adjusted" in rows:

@@ -1,7 +1,6 @@
 """Rows of bars from the cells of a file: their notation, settled by what it shows, their values, what refutes them."""
 
 import re
-from collections import Counter
 from unicodedata import normalize
 
 import numpy as np
@@ -34,7 +33,6 @@ from data.prepare.text import (
 from utils.arrays import Float64Array
 from utils.config.prepare import Choices
 
-NO_PRICE = "no price"
 SAME = 1e-4
 """Relative difference below which two rows of one day have the same price, as vendors round them."""
 _FEW_ROWS, _RARE, _OFTEN, _NEAR = 5, 0.01, 0.1, 0.05
@@ -85,12 +83,12 @@ def flatten(rows: pd.DataFrame, where: pd.Series, volume: float) -> None:
     rows.loc[where, "volume"] = volume
 
 
-def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFrame:
-    """Return a file's unchecked rows, in a notation that is settled; rows without any price are counted in `dropped`.
+def rows_of(table: Table, choices: Choices) -> pd.DataFrame:
+    """Return a file's unchecked rows, in a notation that is settled; some may have no price.
 
     Columns are `day` since 1970-01-01, `ticker` ("" where the file has none), prices (the close where there is no
     other), volume (NaN where unknown), those of `adjusted`, `split`, `dividend` and `pay` (a day) that the file has,
-    and further ones. In a panel, a ticker without a close has no row. Raises `UnclearFileError` where titles, or what
+    and further ones. In a panel, each ticker has a row of each. Raises `UnclearFileError` where titles, or what
     columns hold, contradict how they are read.
     """
     layout, frames = table.layout, []
@@ -104,17 +102,18 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
             **dict.fromkeys(PRICES, values["close"]),
         }
         rows = pd.DataFrame(columns | {"volume": np.nan} | values | further)
-        frames.append(_with_bars(rows, layout, group, dropped))
+        frames.append(_with_halts(rows, layout, group))
     rows = pd.concat(frames)
     if "pay" in layout.fields:
         rows["pay"] = resolve_days(table.text("pay"), table.order)[rows.index]
-    if len(rows) >= _FEW_ROWS and not {*PRICES} & {*choices.roles.values()}:
-        _require_bars(rows)
+    bars = rows.dropna(how="all", subset=PRICES)
+    if len(bars) >= _FEW_ROWS and not {*PRICES} & {*choices.roles.values()}:
+        _require_bars(bars)
     said = choices.places(layout.titles).values()
     for place in sorted({*range(len(layout.titles) if layout.headers == 1 else 0)}.difference(said)):
-        if doubt := _doubt(table, rows, place):
+        if doubt := _doubt(table, bars, place):
             raise UnclearFileError(doubt)
-    _require_money(rows[(rows["volume"] > 0) & (rows["close"] > 0)])
+    _require_money(bars[(bars["volume"] > 0) & (bars["close"] > 0)])
     return rows
 
 
@@ -134,8 +133,8 @@ def _values(table: Table, role: str, place: int) -> Float64Array:
     return values
 
 
-def _with_bars(rows: pd.DataFrame, layout: Layout, group: dict[str, int], dropped: Counter[str]) -> pd.DataFrame:
-    """Return a ticker's rows without those that have no price and no event, and at the close where it was halted."""
+def _with_halts(rows: pd.DataFrame, layout: Layout, group: dict[str, int]) -> pd.DataFrame:
+    """Return a ticker's rows: at the close where it was halted, gains among dividends, no prices without a trade."""
     if (rows["volume"] > 0).any():  # days of a halt have the last close, or 0, in all places
         is_halt = (rows[PRICES].eq(rows["close"], axis=0) | rows[PRICES].eq(0)).all(axis=1) & ~(rows["volume"] > 0)
         if layout.has_closes_only:  # all prices are the close
@@ -145,11 +144,7 @@ def _with_bars(rows: pd.DataFrame, layout: Layout, group: dict[str, int], droppe
         rows["dividend"] = rows.get("dividend", 0 * rows["gain"]).fillna(0) + rows.pop("gain").fillna(0)
     if plain(layout.titles[group["close"]]) == "prc":  # of CRSP, negative: mean of bid and ask, nothing was traded
         rows.loc[rows["close"] < 0, PRICES] = np.nan
-    is_empty = rows[PRICES].isna().all(axis=1)
-    for role in (role for role in EVENTS if role in rows):  # an ex-date may have no bar
-        is_empty &= ~((rows[role] > 0) & ((role != "split") | (rows[role] != 1)))
-    dropped[NO_PRICE] += 0 if layout.panel else int(is_empty.sum())
-    return rows[~is_empty]
+    return rows
 
 
 def _require_bars(rows: pd.DataFrame) -> None:

@@ -135,22 +135,21 @@ def possible_orders(
     left = [order for order in read if order in tied.values()]
     if len(left) == 1 or not most:
         return left[:1]
-    ranks = {order: _likelihood(text, order, read[order], known, is_daily, is_taiwan) for order in left}
+
+    def likelihood(order: str) -> tuple[bool, ...]:
+        """Return what speaks for an order, the strongest first."""
+        days = read[order]
+        return (
+            order != "roc" or bool(is_taiwan and days[0] >= _TAIPEI.toordinal() - EPOCH),
+            bool(days[-1] <= latest_day()),
+            not (is_daily and spacing(days)),
+            not misread_weekdays(days),
+            order != "mdy" or "." not in text,  # nobody writes the month first between points
+            known is None or bool(np.isin(days, known).all()),
+        )
+
+    ranks = {order: likelihood(order) for order in left}
     return [order for order in left if ranks[order] == max(ranks.values())]
-
-
-def _likelihood(
-    text: str, order: str, days: Int32Array, known: Int32Array | None, is_daily: bool, is_taiwan: bool
-) -> tuple[bool, ...]:
-    """Return what speaks for an order of dates that are these sorted days, the strongest first."""
-    return (
-        order != "roc" or bool(is_taiwan and days[0] >= _TAIPEI.toordinal() - EPOCH),
-        bool(days[-1] <= latest_day()),
-        not (is_daily and spacing(days)),
-        not misread_weekdays(days),
-        order != "mdy" or "." not in text,  # nobody writes the month first between points
-        known is None or bool(np.isin(days, known).all()),
-    )
 
 
 def late_stamps(text: str, days: Int32Array) -> tuple[BoolArray, list[int]]:
