@@ -91,7 +91,9 @@ def _contradiction(what: str, day: float, got: str) -> DataError:
     )
 
 
-def checked_events(rows: pd.DataFrame, events: pd.DataFrame, joint: Int64Array) -> tuple[pd.DataFrame, list[str]]:
+def checked_events(
+    rows: pd.DataFrame, events: pd.DataFrame, joint: Int64Array | None = None
+) -> tuple[pd.DataFrame, list[str]]:
     """Return events with the ratios of splits, or their inverse, that prices show, and notes.
 
     Raises `DataError` for a split that prices contradict otherwise, and a dividend of more than its price.
@@ -107,8 +109,8 @@ def checked_events(rows: pd.DataFrame, events: pd.DataFrame, joint: Int64Array) 
     for one in located[located["dividend"] > 0].sort_values("day", ascending=False).itertuples():
         before = close[one.row - 1] / one.split
         if kept[one.ticker] * one.dividend >= before:
-            what = f"dividend of {one.dividend:g} of {names[one.ticker]}"
-            raise _contradiction(what, one.day, f"a close of {before:g} before it")
+            paid = f"dividend of {one.dividend:g} of {names[one.ticker]}"
+            raise _contradiction(paid, one.day, f"a close of {before:g} before it")
         kept[one.ticker] /= 1 + kept[one.ticker] * one.dividend / before
     located = located[(located["split"] != 1) & (located["row"] < len(rows))]
     owner, split = names[located["ticker"]], located["split"].to_numpy()
@@ -140,10 +142,10 @@ def with_factors(rows: pd.DataFrame, own: set[str]) -> tuple[pd.DataFrame, list[
         steps = _steps(rows, name)
         row = np.flatnonzero(steps)
         is_mixed = len(row) >= _SEVERAL and abs(np.sign(steps[row]).mean()) < 0.5
-        what = [] if is_mixed else [f"change of the factor {name!r}"] * len(row)
-        gaps, noise, _ = _seen(rows, row, steps[row], what)
-        state = _state(np.array([-gaps @ steps[row]]), np.array([steps @ steps]), noise)[0]
         is_frequent = len(row) > max(_OFTEN * len(rows), 2 * rows["ticker"].nunique())
+        changes = [] if is_mixed or is_frequent else [f"change of the factor {name!r}"] * len(row)
+        gaps, noise, _ = _seen(rows, row, steps[row], changes)
+        state = float(_state(-gaps @ steps[row], steps @ steps, noise))
         if is_frequent or (rows[name] < 0).any() or (is_mixed and state == 0):
             notes.append(f"{name!r} is no adjustment factor, by its values: a further column")
             continue
@@ -248,13 +250,14 @@ def _states(
     products = np.bincount(owner[has], (gaps * expected)[has], minlength=tickers).astype(np.float64)
     squares = np.bincount(owner[has], (expected**2)[has], minlength=tickers).astype(np.float64)
     states = _state(products, squares, noise)
-    together = _state(products.sum(keepdims=True), squares.sum(keepdims=True), noise)
+    together = _state(products.sum(), squares.sum(), noise)
     is_agreed = len(np.unique(states[np.isfinite(states)])) < 2
     return np.where(np.isnan(states) & is_agreed, together, states)
 
 
-def _state(products: Float64Array, squares: Float64Array, noise: float) -> Float64Array:
+def _state(products: Float64Array | float, squares: Float64Array | float, noise: float) -> Float64Array:
+    """Return 1, 0 or -1, the slope of moves on those expected, NaN where it is inconclusive or none of these."""
     with np.errstate(all="ignore"):
-        slope, error = products / squares, noise / np.sqrt(squares)
+        slope, error = np.divide(products, squares), noise / np.sqrt(squares)
     state = np.clip(np.rint(slope), -1, 1)
     return np.where((error < _SURE) & (np.abs(slope - state) < 2 * _SURE), state, np.nan)

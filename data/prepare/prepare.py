@@ -152,7 +152,7 @@ def _adjusted(
     summary.notes += [*mends, *notes]
     events = pd.concat([mended, events[~events["is_due"]]])
     live = events[~events["ticker"].isin(adjusted)]
-    is_due, is_settled = live["is_due"], np.zeros(len(rows), dtype=np.bool_)
+    is_due, is_settled = live["is_due"], None
     if old is not None:
         rows, is_due, is_settled = with_new_events(old, rows, live, first_days)
     due = live.assign(ticker=names.get_indexer(live["ticker"]))[is_due & live["ticker"].isin(names)]
@@ -225,7 +225,7 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
         raise UnusableFileError("no row has a price")
     if "adjusted" in rows:
         raw = rows[rows["close"] > 0].sort_values(["ticker", "day"], kind="stable").astype({"ticker": "category"})
-        events, notes = checked_events(raw, events.reset_index(drop=True), np.zeros(len(raw), dtype=np.int64))
+        events, notes = checked_events(raw, events.reset_index(drop=True))
         rows = scale_to_adjusted(rows)
         summary.notes += [note for note in (_SCALED, *notes) if note not in summary.notes]
     rows = _usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary)
