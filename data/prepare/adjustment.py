@@ -27,8 +27,8 @@ _NORMAL = 1.4826
 """Standard deviation of a normal variable over its median absolute value."""
 _ROUNDING = 1e-4
 """Logarithm up to which a factor has not changed."""
-_OFTEN, _SEVERAL = 0.1, 8
-"""Share of rows with changes from which on a column is no factor, and the number from which on their signs tell it."""
+_OFTEN = 0.1
+"""Share of rows with changes from which on a column is no factor."""
 _OUTCOMES = {
     1.0: "not in the prices, which move by them; prices adjusted, volume the other way",
     0.0: "in the prices already, which do not move by them; left as they are",
@@ -141,14 +141,12 @@ def with_factors(rows: pd.DataFrame, own: set[str]) -> tuple[pd.DataFrame, list[
     for name in sorted(ranks, key=lambda name: (ranks[name], name)):
         steps = _steps(rows, name)
         row = np.flatnonzero(steps)
-        is_mixed = len(row) >= _SEVERAL and abs(np.sign(steps[row]).mean()) < 0.5
-        is_frequent = len(row) > max(_OFTEN * len(rows), 2 * rows["ticker"].nunique())
-        changes = [] if is_mixed or is_frequent else [f"change of the factor {name!r}"] * len(row)
-        gaps, noise, _ = _seen(rows, row, steps[row], changes)
-        state = float(_state(-gaps @ steps[row], steps @ steps, noise))
-        if is_frequent or (rows[name] < 0).any() or (is_mixed and state == 0):
+        if len(row) > max(_OFTEN * len(rows), 2 * rows["ticker"].nunique()) or (rows[name] < 0).any():
             notes.append(f"{name!r} is no adjustment factor, by its values: a further column")
             continue
+        change = f"change of the factor {name!r} (--keep {name} if it is none)"
+        gaps, noise, _ = _seen(rows, row, steps[row], [change] * len(row))
+        state = float(_state(-gaps @ steps[row], steps @ steps, noise))
         rows = rows.drop(columns=name)
         if abs(state) == 1:
             rows, tickers = scaled(rows, -state * steps), tickers | {*rows["ticker"].iloc[row]}
