@@ -84,24 +84,14 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     # The gap has its share of the variance but no drift, which is earned from open to close.
     std = std * volatility[:-1]
     gap = overnight - OVERNIGHT_SHARE * std**2 / 2.0
-    open_, high, low, close = _bars(gap, log_return, (session * std) ** 2, start, (up, down))
+    prices = _bars(gap, log_return, (session * std) ** 2, start, (up, down))
     # Whole shares: a level of each stock, times what calm and busy times make of it.
     volume = np.exp(volume_level(shape[1]) + VOLUME_STD * busy).round()
     digits = max(3, len(str(config.stocks - 1)))  # as many in each, so that the order of names is that of columns
     tickers = [f"S{stock:0{digits}d}" for stock in range(config.stocks)]
     tickers += [f"X{column:0{digits}d}" for column in range(shape[1] - config.stocks)]
     dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
-    return SyntheticMarket(
-        open=open_,
-        high=high,
-        low=low,
-        close=close,
-        drift=drift,
-        tickers=tickers,
-        dates=dates,
-        stocks=config.stocks,
-        volume=volume,
-    )
+    return SyntheticMarket(*prices, drift, tickers, dates, config.stocks, volume)
 
 
 def bars_frame(market: SyntheticMarket) -> pd.DataFrame:

@@ -317,9 +317,10 @@ def run_show(arguments: FuelBreakShowArguments) -> Path:
     hectares = env.budget_cells * tile.landscape.cell_size_m**2 / 10_000
     title = f"{name}: where each policy clears {env.budget_cells} cells ({hectares:.1f} ha)"
     draw_breaks(tile.landscape, placements, folder / "breaks.png", title, note)
-    fires_on = tile.landscape, judging, placements[AGENT][0]
-    title = f"{name}: burn probability before and after"
-    draw_burn_probability(*fires_on, folder / "burn_probability.png", title, note)
-    draw_fire(*fires_on, folder / "fire.gif", f"{name}: one fire, without and with breaks", note)
+    cleared = placements[AGENT][0]
+    arrivals, title = (judging.unbroken_arrival, judging.burn(cleared)), f"{name}: burn probability before and after"
+    draw_burn_probability(tile.landscape, arrivals, cleared, folder / "burn_probability.png", title, note)
+    title = f"{name}: one fire, without and with breaks"
+    draw_fire(tile.landscape, judging, arrivals, cleared, folder / "fire.gif", title, note)
     logger.info("pictures in %s", folder)
     return folder

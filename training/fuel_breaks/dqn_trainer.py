@@ -158,11 +158,8 @@ class DQNTrainer:
     ) -> None:
         self.config, self.device, self.clock = config, device, clock
         learning, bounds = config.learning, config.bounds
-        every = {
-            "episodes": bounds.check_every_episodes,
-            "environment_steps": bounds.check_every_environment_steps,
-            "training_steps": bounds.check_every_training_steps,
-        }
+        works = "episodes", "environment_steps", "training_steps"
+        every = {work: getattr(bounds, f"check_every_{work}") for work in works}
         self.checks = PeriodicChecks(safe_point, every)
         self.env = VectorFuelBreakEnvironment(train, config.env)
         chosen = spaced(len(validation), config.validation_tiles)

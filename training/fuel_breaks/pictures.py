@@ -13,7 +13,7 @@ from PIL import Image
 
 from data.fuel_breaks import FUEL_MODELS, Landscape
 from environment.fuel_breaks.fire_spread import Hazard
-from utils.arrays import BoolArray
+from utils.arrays import BoolArray, Float64Array
 from utils.charts import Chart
 from utils.pictures import GREY, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
 from utils.runs.durable import new_file
@@ -71,27 +71,31 @@ def draw_breaks(
 
 
 def draw_burn_probability(
-    landscape: Landscape, judging: Hazard, cleared: BoolArray, path: Path, title: str, note: str | None
+    landscape: Landscape, arrivals: Sequence[Float64Array], cleared: BoolArray, path: Path, title: str, note: str | None
 ) -> None:
-    """Write a PNG of the share of fires that burn each cell, without and with the (cells,) cleared."""
-    masks = np.zeros_like(cleared), cleared
-    shares = [100 * np.isfinite(judging.burn(mask)).mean(axis=0) for mask in masks]
+    """Write a PNG of the share of fires that burn each cell, by their (F, cells) arrivals without and with breaks."""
+    shares = [100 * np.isfinite(arrival).mean(axis=0) for arrival in arrivals]
     figure = new_figure(9.6, 5.2, title, note)
     grid = figure.subplots(1, 2)
-    for axes, name, mask, share in zip(grid, _SIDES, masks, shares, strict=True):
+    for axes, name, share in zip(grid, _SIDES, shares, strict=True):
         image = axes.imshow(share.reshape(landscape.shape), cmap="cividis", vmin=0, vmax=float(shares[0].max()))
         _map_title(axes, name, f"mean {share.mean():.1f} %")
-        _breaks(axes, mask.reshape(landscape.shape), colour="white")
+    _breaks(grid[1], cleared.reshape(landscape.shape), colour="white")
     figure.colorbar(image, ax=grid, shrink=0.75, location="bottom", label="Fires that burn the cell, %")
     grid[0].set_xlabel(_scale(landscape), fontsize=9)
     save_figure(figure, path)
 
 
 def draw_fire(
-    landscape: Landscape, judging: Hazard, cleared: BoolArray, path: Path, title: str, note: str | None
+    landscape: Landscape,
+    judging: Hazard,
+    arrivals: Sequence[Float64Array],
+    cleared: BoolArray,
+    path: Path,
+    title: str,
+    note: str | None,
 ) -> None:
     """Write a GIF of one fire without (left) and with breaks: a large one, reduced about as much as all."""
-    arrivals = [judging.burn(mask) for mask in (np.zeros_like(cleared), cleared)]
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in arrivals)
     distance = np.abs(1 - after / np.maximum(before, 1) - (1 - after.sum() / before.sum()))
     fire = int(np.where(before >= before.mean(), distance, np.inf).argmin())
