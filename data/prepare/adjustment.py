@@ -6,13 +6,13 @@ the ex-date, per share after a split of that day: the multipliers of Yahoo's adj
 x volume, unchanged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.prepare.layout import PRICES, role_of
+from data.prepare.layout import PRICES, STANDARD, role_of
 from data.prepare.text import date_of
 from utils.arrays import Float64Array, Int64Array
 from utils.errors import DataError
@@ -139,11 +139,10 @@ def with_factors(rows: pd.DataFrame, own: set[str]) -> tuple[pd.DataFrame, list[
     notes, tickers = list[str](), set[str]()
     ranks = {name: rank for name in {*rows} - own for role, rank in [role_of(name) or ("", 0)] if role == "factor"}
     for name in sorted(ranks, key=lambda name: (ranks[name], name)):
-        steps = _steps(rows, name)
-        row = np.flatnonzero(steps)
-        if len(row) > max(_OFTEN * len(rows), 2 * rows["ticker"].nunique()) or (rows[name] < 0).any():
+        if (steps := _steps(rows, name)) is None:
             notes.append(f"{name!r} is no adjustment factor, by its values: a further column")
             continue
+        row = np.flatnonzero(steps)
         change = f"change of the factor {name!r} (--keep {name} if it is none)"
         gaps, noise, _ = _seen(rows, row, steps[row], [change] * len(row))
         state = float(_state(-gaps @ steps[row], steps @ steps, noise))
@@ -160,14 +159,39 @@ def with_factors(rows: pd.DataFrame, own: set[str]) -> tuple[pd.DataFrame, list[
     return rows, notes, tickers
 
 
-def _steps(rows: pd.DataFrame, name: str) -> Float64Array:
-    """Return (rows,) logarithms of a factor of single days, or changes of a lasting one."""
+def require_no_factors(rows: pd.DataFrame, own: Collection[str] = ()) -> None:
+    """Raise `DataError` for a further column that is a factor in all but its title: it would know later splits.
+
+    Shares outstanding, which also change with splits, change with less than splits, too, and are nowhere 1.
+
+    Args:
+        rows: raw ones, sorted by `ticker` (a category) and `day`.
+        own: names of columns that are none.
+    """
+    for name in sorted({*rows}.difference(STANDARD, own)):
+        if role_of(name) or (steps := _steps(rows, name)) is None or not steps.any():
+            continue
+        row = np.flatnonzero(steps)
+        gaps, noise, told = _seen(rows, row, steps[row])
+        is_split = (np.abs(told) == 1).all() or np.isclose(rows[name], 1).any()
+        if is_split and abs(_state(-gaps @ steps[row], steps @ steps, noise)) == 1:
+            raise DataError(
+                f"expected columns that know no later splits, got {name!r}, which moves as prices do in splits; "
+                f"title it adj_factor to adjust by it, or say --keep {name} if it knows none"
+            )
+
+
+def _steps(rows: pd.DataFrame, name: str) -> Float64Array | None:
+    """Return (rows,) logarithms of a factor of single days, or changes of a lasting one; None for what is no factor."""
+    if (rows[name] < 0).any():
+        return None
     known, is_first = rows[name].where(rows[name] > 0), ~rows["ticker"].duplicated().to_numpy()
     level = np.log(known.groupby(rows["ticker"], observed=True).ffill()).diff().fillna(0).mask(is_first, 0.0)
     of_day = np.log(known.fillna(1))
     level, of_day = (np.where(np.abs(one) < _ROUNDING, 0.0, one) for one in (level, of_day))
     is_lasting = (of_day != 0) & (is_first | (np.append(0.0, of_day[:-1]) != 0))
-    return level if is_lasting.any() else of_day
+    steps = level if is_lasting.any() else of_day
+    return steps if np.count_nonzero(steps) <= max(_OFTEN * len(rows), 2 * is_first.sum()) else None
 
 
 def adjust_for_events(

@@ -23,7 +23,13 @@ from data.bars import (
     spacing,
 )
 from data.events import events_file, note_events
-from data.prepare.adjustment import adjust_for_events, checked_events, scale_to_adjusted, with_factors
+from data.prepare.adjustment import (
+    adjust_for_events,
+    checked_events,
+    require_no_factors,
+    scale_to_adjusted,
+    with_factors,
+)
 from data.prepare.append import benchmark_file, read_prepared, with_new_events, with_old_bars
 from data.prepare.files import NO_BAR, NO_TABLE, NOT_READ, Table, found_files, read_table, shown, ticker_of
 from data.prepare.join import kept, with_joined
@@ -147,7 +153,10 @@ def _adjusted(
     first, last = (rows["ticker"].map(days).to_numpy(np.float64) for days in (first_days, last))
     joint = (rows["day"] == first) * (1 + (first > last))
     mended, mends = checked_events(rows, events[events["is_due"]], joint.to_numpy(np.int64))
-    rows, notes, adjusted = with_factors(rows, {*choices.keep, *(() if old is None else old)})
+    own = {*choices.keep, *(() if old is None else old)}
+    if not choices.keep:
+        require_no_factors(rows, own)
+    rows, notes, adjusted = with_factors(rows, own)
     rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
     summary.notes += [*mends, *notes]
     events = pd.concat([mended, events[~events["is_due"]]])
@@ -225,6 +234,8 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
         raise UnusableFileError("no row has a price")
     if "adjusted" in rows:
         raw = rows[rows["close"] > 0].sort_values(["ticker", "day"], kind="stable").astype({"ticker": "category"})
+        if not choices.keep:
+            require_no_factors(raw, ["adjusted", "pay", *EVENTS])
         events, notes = checked_events(raw, events.reset_index(drop=True))
         rows = scale_to_adjusted(rows)
         summary.notes += [note for note in (_SCALED, *notes) if note not in summary.notes]

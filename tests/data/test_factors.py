@@ -95,6 +95,26 @@ def test_a_score_called_factor_stays_a_column(kind: str, tmp_path: Path) -> None
     assert "'factor' is no adjustment factor, by its values: a further column" in summary.notes
 
 
+@pytest.mark.parametrize("kind", FACTORS)
+def test_a_factor_under_any_title_is_no_silent_column(kind: str, tmp_path: Path) -> None:
+    """Also beside what adjusts prices; not shares outstanding, which tell the past only."""
+    raw, words = files(kind, "x7"), "got 'x7', which moves as prices do in splits; title it adj_factor to adjust by it"
+    adjusted = {name: files("ones", "x7", is_raw=False)[name]["Close"] for name in raw}
+    for own in ({}, {"cfacpr": COLUMNS["divisor"]}, {"adjclose": adjusted}):
+        with refused(words):
+            run(
+                tmp_path,
+                texts({name: one.assign(**{to: c[name] for to, c in own.items()}) for name, one in raw.items()}),
+            )
+    _, bars = run(tmp_path, texts(raw), choices=Choices(keep=("x7",)))
+    np.testing.assert_array_equal(bars["x7"], np.concatenate([*COLUMNS[kind].values()]))
+    shares = {
+        name: own.assign(x7=np.where(BEFORE[name], 7e5, 1.4e6) * (1 + own.index // 20 / 50))
+        for name, own in raw.items()
+    }
+    assert "x7" in run(tmp_path, texts(shares))[1]
+
+
 def test_the_second_of_two_factors_and_adjusted_bars_are_no_features(tmp_path: Path) -> None:
     """CFACSHR beside CFACPR, and what J-Quants gives beside its factor."""
     frames = {name: own.assign(CFACSHR=own["CFACPR"]) for name, own in files("divisor", "CFACPR").items()}
