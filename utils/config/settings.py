@@ -35,10 +35,11 @@ REMOVED: Mapping[str, str] = {
     "learning.gamma": "the horizon of the discount is a gene",
     "learning.risk_aversion": "the price of risk is a gene",
     "evaluation.basket": "--benchmark-weights says what the benchmark holds",
+    **dict.fromkeys(("learning.n_steps", "learning.discount"), "the network of fuel breaks learns whole returns"),
 }
 """What took the place of settings that shaped the results of earlier versions."""
-LAST_WITH_REMOVED = "v0.12.0"
-"""Git tag of the last version that reads them."""
+LAST_WITH = {**dict.fromkeys(REMOVED, "v0.12.0"), "learning.n_steps": "v0.15.0", "learning.discount": "v0.15.0"}
+"""Git tags of the last versions that read them."""
 LATEST = "latest"
 """Value of `resume` that stands for the newest run."""
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -194,7 +195,7 @@ def from_saved(values: Mapping[str, Any], kind: type[Built]) -> Built:
     require(isinstance(values, Mapping), "a table of settings", values)
     known = settings_of(kind)
     if gone := next((name for name in flatten(values) if name not in known and name in REMOVED), None):
-        raise ConfigError(f"settings of an earlier version ({gone}), which git tag {LAST_WITH_REMOVED} reads")
+        raise ConfigError(f"settings of an earlier version ({gone}), which git tag {LAST_WITH[gone]} reads")
     return from_dict(values, kind)
 
 
