@@ -88,7 +88,7 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.mark.parametrize("command", SHOWN)
 def test_commands(folder: Path, command: str) -> None:
     arguments = shlex.split(command)[2:]
-    if {"--cluster", "--space"} & set(arguments):  # which tests of jobs and sweeps run
+    if {"--cluster", "--space", "--jobs"} & set(arguments):  # which tests of jobs and sweeps run
         assert parse_command(arguments, COMMANDS).name == arguments[0]
         return
     if arguments[0] == "evaluate" and "--data" in arguments and "--config" not in arguments:

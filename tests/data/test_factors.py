@@ -97,22 +97,20 @@ def test_a_score_called_factor_stays_a_column(kind: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", FACTORS)
 def test_a_factor_under_any_title_is_no_silent_column(kind: str, tmp_path: Path) -> None:
-    """Also beside what adjusts prices; not shares outstanding, which tell the past only."""
-    raw, words = files(kind, "x7"), "got 'x7', which moves as prices do in splits; title it adj_factor to adjust by it"
-    adjusted = {name: files("ones", "x7", is_raw=False)[name]["Close"] for name in raw}
-    for own in ({}, {"cfacpr": COLUMNS["divisor"]}, {"adjclose": adjusted}):
-        with refused(words):
-            run(
-                tmp_path,
-                texts({name: one.assign(**{to: c[name] for to, c in own.items()}) for name, one in raw.items()}),
-            )
+    words = "got 'x7', which moves as prices do in splits; title it adj_factor to adjust by it, or say --keep x7 if"
+    with refused(words):
+        run(tmp_path, texts(files(kind, "x7")))
+
+
+def test_nor_is_one_beside_what_adjusts_prices_but_shares_outstanding_are(tmp_path: Path) -> None:
+    raw, adjusted = files("divisor", "x7"), files("ones", "x7", is_raw=False)
+    for title, own in (("cfacpr", COLUMNS["divisor"]), ("adjclose", {name: adjusted[name]["Close"] for name in raw})):
+        with refused("got 'x7', which moves as prices do in splits"):
+            run(tmp_path, texts({name: one.assign(**{title: own[name]}) for name, one in raw.items()}))
     _, bars = run(tmp_path, texts(raw), choices=Choices(keep=("x7",)))
-    np.testing.assert_array_equal(bars["x7"], np.concatenate([*COLUMNS[kind].values()]))
-    shares = {
-        name: own.assign(x7=np.where(BEFORE[name], 7e5, 1.4e6) * (1 + own.index // 20 / 50))
-        for name, own in raw.items()
-    }
-    assert "x7" in run(tmp_path, texts(shares))[1]
+    np.testing.assert_array_equal(bars["x7"], np.concatenate([*COLUMNS["divisor"].values()]))
+    shares = {name: (1 + own.index // 20 / 50) / own["x7"] for name, own in raw.items()}
+    assert "x7" in run(tmp_path, texts({name: one.assign(x7=7e5 * shares[name]) for name, one in raw.items()}))[1]
 
 
 def test_the_second_of_two_factors_and_adjusted_bars_are_no_features(tmp_path: Path) -> None:

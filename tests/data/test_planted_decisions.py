@@ -19,7 +19,7 @@ RULES = EnvironmentConfig()
 def leads(kind: str) -> dict[str, float]:
     """Profit over the benchmark, percent of an episode, at the best of the horizons, with and without cash, of rule and
     oracle."""
-    planted = SyntheticConfig(kind=kind, days=2000, stocks=16)
+    planted = SyntheticConfig(kind=kind, days=1200, stocks=16)
     market, scores = built_in_market(planted, DataConfig(context_window_days=64), RULES)
     tuning, found = Tuning.of(market, Portfolio.on(market, RULES)), {}
     for name in ("rule", "oracle"):

@@ -24,7 +24,7 @@ CAPITAL = 12_345.67
 
 
 @settings(max_examples=8)
-@given(st.integers(0, 9), st.sampled_from([0.0, 0.4, 1.0]), st.sampled_from([0.0, 0.02]), st.integers(1, 40))
+@given(st.integers(0, 9), st.sampled_from([0.0, 0.4, 1.0]), st.sampled_from([0.0, 0.02]), st.integers(1, 24))
 def test_an_account_equals_its_backtest(seed: int, shrink: float, volume_cap: float, sessions: int) -> None:
     """With missing bars, locks and caps; it is what anybody plays by `environment.portfolio.play`."""
     rules = dataclasses.replace(TINY_RULES, volume_cap=volume_cap, drawdown_lock=4.0 * (seed > 5))

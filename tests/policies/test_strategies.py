@@ -19,8 +19,8 @@ from training.policies.accounts import account_of
 from utils.config.trader import EnvironmentConfig
 
 GAPS = {"missing": 0.0, "delist": 0.0, "late_start": 0.0, "halt": 0.0}
-MARKET = market_of(random_panel(np.random.default_rng(4), 260, 12, **GAPS, jump=0.01))
-FIRST, STEPS, RATE, FEE = 70, 180, 0.001, 50 / 10_000 / 252
+MARKET = market_of(random_panel(np.random.default_rng(4), 170, 12, **GAPS, jump=0.01))
+FIRST, STEPS, RATE, FEE = 70, 90, 0.001, 50 / 10_000 / 252
 BARS = MARKET.wide()
 OPEN, CLOSE = (frame.astype(float) for frame in (BARS.open, BARS.close))
 LOG, N = np.log(CLOSE), len(CLOSE.columns)
@@ -132,9 +132,9 @@ def test_the_judge_earns_what_pandas_earns(name: str) -> None:
 def test_what_was_not_done_is_explained_line_by_line(seed: int, lock: float, is_signed: bool) -> None:
     """In a market with gaps, delistings and a volume cap: asked is done and the reasons, less what was sold unasked."""
     rng = np.random.default_rng(seed)
-    panel = random_panel(rng, 260, 6, missing=0.1, delist=0.4)
+    panel = random_panel(rng, 170, 6, missing=0.1, delist=0.4)
     market = market_of(panel, volume=random_volume(rng, panel, 4e6))
-    weights = rng.dirichlet(np.ones(6), 260) * (np.sign(rng.normal(size=(260, 6))) if is_signed else 1.0)
+    weights = rng.dirichlet(np.ones(6), 170) * (np.sign(rng.normal(size=(170, 6))) if is_signed else 1.0)
     own = judged(
         as_weights(pd.DataFrame(weights, pd.DatetimeIndex(market.dates.astype("datetime64[s]")), market.tickers)),
         market,

@@ -57,6 +57,7 @@ PLANTED = {
     "column": ("sentiment",),
 }
 """Features that tell the drift of a kind."""
+SEEN = slice(900, 910)
 
 
 @cache
@@ -184,10 +185,17 @@ def test_the_largest_positions_are_told_by_what_is_planted() -> None:
     assert explain_positions(agent("column"), seen, []) == {}
 
 
+@cache
+def undisturbed() -> tuple[DDPGAgent, torch.Tensor]:
+    """An agent that sees all, with its scores of some days of the market with volume."""
+    seen = tiny_agent(market("volume"))
+    return seen, seen.forecasts(market("volume"), days=SEEN).score[0, SEEN]
+
+
 # All stocks of the market are as old, and none has a peer.
 @pytest.mark.parametrize("name", [name for name, one in CATALOGUE.items() if name != "age" and one.group != "peers"])
 def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
-    """Of an agent that sees all: no feature is dropped on the way from the data to its networks."""
+    """No feature is dropped on the way from the data to the networks."""
     as_is, rng = market("volume"), np.random.default_rng(0)
     noise = pd.DataFrame(rng.standard_normal(as_is.data_array.shape[:2]), columns=as_is.tickers)
 
@@ -195,10 +203,8 @@ def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
         return noise.loc[: len(bars.dates) - 1, bars.tickers]
 
     features = tuple(replace(one, of=noisy) if one.name == name else one for one in as_is.features)
-    seen, days = tiny_agent(as_is), slice(900, 910)
-    before, after = (
-        seen.forecasts(one, days=days).score[0, days] for one in (as_is, replace(as_is, features=features))
-    )
+    seen, before = undisturbed()
+    after = seen.forecasts(replace(as_is, features=features), days=SEEN).score[0, SEEN]
     assert bool((before != after).any())
 
 
