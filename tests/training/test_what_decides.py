@@ -145,7 +145,7 @@ def agent(kind: str) -> DDPGAgent:
     trainer = tiny_trainer(
         market(kind), rules=RULES, learning=learning, evolution=EVOLUTION, evaluation=EVALUATION, seed=1
     )
-    for _ in generations(trainer, 3):
+    for _ in generations(trainer, 2):
         pass
     return trainer.champion
 
