@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.bars import VOLUME
-from data.features import path, peers, seasons  # noqa: F401  # they add to the catalogue
+from data.features import library, path, peers, seasons  # noqa: F401  # they add to the catalogue
 from data.features.catalogue import CATALOGUE, Feature, column_feature
 from data.features.nine import CLOSE, NormalizationStats
 from data.features.wide import WideBars

@@ -23,7 +23,7 @@ from torch.nn import functional
 from data.features.bank import relative_risk
 from data.features.forms import FeatureInputs
 from data.features.inputs import INPUTS, TradeInputs
-from data.features.products import Products
+from data.features.formulas import Formulas
 from data.features.responses import Responses
 from data.features.rows import InputRows
 from data.market import Market
@@ -40,7 +40,7 @@ from utils.memory.census import counted
 
 HISTORY = 1000
 """Losses of an agent, and generations of a run, that are kept."""
-_ARRAYS, _WORDS, _NUMBERS = ("mean", "std", "deviations"), ("rules", "features"), ("shrink", "timing", "usual")
+_ARRAYS, _WORDS, _NUMBERS = ("mean", "std", "deviations"), ("rules", "features", "formulas"), ("shrink", "timing", "usual")
 """Of the saved state: arrays of the inputs, parts that are JSON, and numbers beside the evidence."""
 
 
@@ -247,7 +247,6 @@ class DDPGAgent:
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
         arrays = {f"responses.{name}": value for name, value in vars(self.inputs.responses).items()}
-        arrays |= {f"products.{name}": value for name, value in vars(self.inputs.products).items()}
         fitted = {name: getattr(self.inputs, name) for name in _ARRAYS}
         numbers = {f"evidence_{name}": value for name, value in vars(self.evidence).items()}
         numbers |= {name: getattr(self, name) for name in _NUMBERS} | {"learning_rate": self.networks.learning_rate}
@@ -257,6 +256,7 @@ class DDPGAgent:
             "numbers": {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
             "rules": asdict(self.rules),
             "features": self.inputs.features.state(),
+            "formulas": self.inputs.formulas.state(),
             "networks": self.networks.tensors,
         }
 
@@ -269,7 +269,6 @@ class DDPGAgent:
 
         arrays = {name: value.cpu().numpy() for name, value in state["inputs"].items()}
         responses = Responses(**{f.name: arrays[f"responses.{f.name}"] for f in fields(Responses)})
-        products = Products(**{f.name: arrays[f"products.{f.name}"] for f in fields(Products)})
         fitted = {name: arrays[name] for name in _ARRAYS}
         shapes = fitted["mean"].shape, fitted["std"].shape
         if shapes != ((INPUTS - 1,), (INPUTS - 1,)):
@@ -283,7 +282,7 @@ class DDPGAgent:
                 **fitted,
                 responses=responses,
                 features=FeatureInputs.from_state(state["features"]),
-                products=products,
+                formulas=Formulas.from_state(state["formulas"]),
             ),
             Networks(tensors("networks"), learning_rate),
             tensors("members")["genes"],

@@ -39,7 +39,7 @@ from benchmarks.learning.study import (
 )
 from benchmarks.learning.unseen import Holder, hold
 from data.features.catalogue import Feature
-from data.features.products import Products
+from data.features.formulas import Formulas
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from environment.portfolio import Portfolio
@@ -48,8 +48,8 @@ from utils.arrays import BoolArray, Float64Array
 from utils.config.trader import Config
 
 TOLD, TRUTH = "told", "true drift"
-PRODUCTS = "products"
-NOISY = ("seasons", "peers", "market", "path", PRODUCTS)
+FORMULAS = "formulas"
+NOISY = ("seasons", "peers", "market", "path", FORMULAS)
 """Groups of inputs that are there for such structures, and for laws drawn at random."""
 SIZE = (
     *("--synthetic.days", "2800", "--synthetic.stocks", "60"),
@@ -178,12 +178,12 @@ def structure_run(config: Config, name: str, budget: Budget, *, is_told: bool, n
     """Train on a structure's first days; measure the champion and the truth on its last ones.
 
     Args:
-        noise: a group of inputs in the place of which is noise, nothing in that of products.
+        noise: a group of inputs in the place of which is noise, nothing in that of formulas.
     """
     market, drift = structure_market(name, config, is_told=is_told)
-    if noise != PRODUCTS:
+    if noise != FORMULAS:
         return measured(config, replace(market, features=_with_noise(market, noise, config.seed)), drift, budget)
-    with mock.patch.object(Products, "fit", lambda *_: Products.none()):
+    with mock.patch.object(Formulas, "fit", lambda _, __, learned: [Formulas() for _ in learned]):
         return measured(config, market, drift, budget)
 
 

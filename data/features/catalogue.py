@@ -38,6 +38,8 @@ class Feature:
     """Whether a stock's values depend on the bars of all that may be bought."""
 
 
+LIBRARY = "library"
+"""Group of features of which formulas alone are made."""
 CATALOGUE: dict[str, Feature] = {}
 """The built-in features by name."""
 
@@ -143,15 +145,15 @@ def percent_to_ma20(bars: WideBars) -> pd.DataFrame:
 @register("volume", "logarithm of a share", recent=True, needs_volume=True)
 def turnover(bars: WideBars) -> pd.DataFrame:
     """Return the money traded against its mean over a quarter."""
-    money = _money(bars)
-    return np.log(money / money.rolling(_QUARTER, min_periods=_MONTH).mean())
+    traded = money(bars)
+    return np.log(traded / traded.rolling(_QUARTER, min_periods=_MONTH).mean())
 
 
 @register("volume", "logarithm of return a unit of money", "rank", needs_volume=True)
 def illiquidity(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the mean absolute return by the money traded over a month (Amihud 2002, "Illiquidity and
     stock returns")."""
-    moves = (bars.close / bars.previous_close - 1).abs() / _money(bars)
+    moves = (bars.close / bars.previous_close - 1).abs() / money(bars)
     return np.log(moves.rolling(_MONTH, min_periods=_WEEK).mean().where(lambda mean: mean > 0))
 
 
@@ -173,7 +175,7 @@ def age(bars: WideBars) -> pd.DataFrame:
     return np.log1p(bars.close.notna().cumsum())
 
 
-def _money(bars: WideBars) -> pd.DataFrame:
+def money(bars: WideBars) -> pd.DataFrame:
     """Return the money traded, NaN where nothing was."""
     money = bars.close * bars.volume
     return money.where(money > 0)

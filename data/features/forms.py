@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from data.features.bank import apart, exponential_mean, has_return, log_returns, stock_blocks
-from data.features.catalogue import Feature, Form
+from data.features.catalogue import LIBRARY, Feature, Form
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.config.settings import hint
@@ -112,9 +112,9 @@ class FeatureInputs:
 
         A feature that never varies there but by rounding is left out; one that lacks values has an input that says so.
         """
-        inputs, close, bars = list[FeatureInput](), market.close[: len(is_used)], _StockBars(market, len(is_used))
-        for feature in market.features:
-            read = FeatureValues(_values(feature, bars), close)
+        inputs, close, bars = list[FeatureInput](), market.close[: len(is_used)], StockBars(market, len(is_used))
+        for feature in (one for one in market.features if one.group != LIBRARY):
+            read = FeatureValues(values_from(feature, bars), close)
             values = np.where(is_used, read.values, np.nan)
             known = values[np.isfinite(values)].astype(np.float64)
             if not known.size or np.ptp(known) <= _ROUNDING * np.abs(known).max():
@@ -151,9 +151,9 @@ class FeatureInputs:
     def columns(self, market: Market, days: slice) -> Iterator[tuple[int, Float32Array]]:
         """Yield place and (days, n) values of each input on some days. Raises DataError where the market lacks one."""
         days = slice(*days.indices(len(market.dates)))
-        close, bars = market.close[: days.stop], _StockBars(market, days.stop)
+        close, bars = market.close[: days.stop], StockBars(market, days.stop)
         for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
-            read = FeatureValues(_values(_feature_of(market, name), bars), close)
+            read = FeatureValues(values_from(_feature_of(market, name), bars), close)
             for place, feature in inputs:
                 yield place, feature.of(read, days)
 
@@ -190,7 +190,7 @@ def values_of(market: Market, name: str, days: slice) -> Float32Array:
     Raises `DataError` if the market does not have it.
     """
     days = slice(*days.indices(len(market.dates)))
-    return _values(_feature_of(market, name), _StockBars(market, days.stop))[days.start :]
+    return values_from(_feature_of(market, name), StockBars(market, days.stop))[days.start :]
 
 
 def _feature_of(market: Market, name: str) -> Feature:
@@ -204,7 +204,7 @@ def _feature_of(market: Market, name: str) -> Feature:
     return feature
 
 
-class _StockBars:
+class StockBars:
     """Bars of the stocks that may be bought before a day: in blocks, for frames of a large market are large."""
 
     def __init__(self, market: Market, stop: int) -> None:
@@ -213,7 +213,7 @@ class _StockBars:
         self.blocks = [market.wide(self.stocks[block], stop) for block in stock_blocks(stop, len(self.stocks))]
 
 
-def _values(feature: Feature, bars: _StockBars) -> Float32Array:
+def values_from(feature: Feature, bars: StockBars) -> Float32Array:
     values, last = np.empty((bars.stop, len(bars.stocks)), dtype=np.float32), 0
     for some in [bars.whole] if feature.reads_all else bars.blocks:
         first, last = last, last + len(some.tickers)

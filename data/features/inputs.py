@@ -3,7 +3,7 @@ data, standardised."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -17,8 +17,8 @@ from data.features.forms import FeatureInputs
 from data.features.impulses.deviations import fit_deviations
 from data.features.impulses.terms import SESSIONS
 from data.features.nine import CLOSE, OPEN
-from data.features.products import CLIP, Products
-from data.features.products import FORECASTS as PRODUCTS
+from data.features.formulas import FORECASTS as FORMULAS
+from data.features.formulas import Formulas
 from data.features.responses import EVENT_SESSIONS, Responses, up_to_the_last
 from data.features.rows import LARGEST, Blocks, InputRows
 from data.market import Market
@@ -42,7 +42,7 @@ _SIZES = {
 }
 """Inputs of each group: half-lives up to 4, 32 and 128 days are fast, medium and slow."""
 _GROUP_OF_INPUT = [name for name, size in _SIZES.items() for _ in range(size)][1:]
-_PRODUCTS = "products"
+_FORMULAS = "formulas"
 INPUTS = sum(_SIZES.values())
 """Inputs that closes tell, the constant included; those of features follow."""
 BANK = 2 * _SCALES + 2
@@ -51,8 +51,6 @@ SHARED = (0, *range(1 + _SCALES, 1 + 2 * _SCALES))
 """Places of those that all stocks of a day share: the constant, and the market's past returns."""
 BANK_CLIP = 6.0
 """Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""
-_PRODUCT_CELLS = 2**26
-"""Days times stocks times inputs among whose products is searched."""
 _NETWORK_CLIP = 10.0
 """The bound for networks, which extrapolate badly."""
 
@@ -68,39 +66,31 @@ class TradeInputs:
     deviations: Float64Array
     """(n, BANK) weights of each stock's own regression."""
     features: FeatureInputs = field(default_factory=FeatureInputs)
-    products: Products = field(default_factory=Products.none)
+    formulas: Formulas = field(default_factory=Formulas)
 
     @property
     def size(self) -> int:
-        """Number of inputs, the constant included; the last ones are forecasts of products."""
-        return INPUTS + len(self.features) + PRODUCTS
+        """Number of inputs, the constant included; the last ones are forecasts of formulas."""
+        return INPUTS + len(self.features) + FORMULAS
 
     @property
     def groups(self) -> tuple[str, ...]:
         """Groups of inputs, which networks see together or not."""
-        return (*(*_SIZES,)[1:], *self.features.groups, _PRODUCTS)
+        return (*(*_SIZES,)[1:], *self.features.groups, _FORMULAS)
 
     @property
     def group_of_input(self) -> list[int]:
         """Place among the groups of each input but the constant."""
-        names = [*_GROUP_OF_INPUT, *(feature.group for feature in self.features.inputs), *[_PRODUCTS] * PRODUCTS]
+        names = [*_GROUP_OF_INPUT, *(feature.group for feature in self.features.inputs), *[_FORMULAS] * FORMULAS]
         return [self.groups.index(name) for name in names]
 
     def named_places(self) -> dict[str, list[int]]:
         """Return the places of what networks see, by group of what closes tell and by feature."""
-        names = [*_GROUP_OF_INPUT, *(feature.name for feature in self.features.inputs), *[_PRODUCTS] * PRODUCTS]
+        names = [*_GROUP_OF_INPUT, *(feature.name for feature in self.features.inputs), *[_FORMULAS] * FORMULAS]
         places = dict[str, list[int]]()
         for place, name in enumerate(names):
             places.setdefault(name, []).append(place)
         return places
-
-    @property
-    def named_products(self) -> list[str]:
-        """Return the products in words, as "intraday x turnover +0.10%": what one of 1 tells of the next session."""
-        returns = [f"{whose}return of {days} days" for whose in ("", "market's ") for days in HALF_LIVES]
-        names = [*returns, *_GROUP_OF_INPUT[len(returns) :], *(one.name for one in self.features.inputs)]
-        found = zip(self.products.terms, self.products.loadings[:, 0], strict=True)
-        return [f"{names[first]} x {names[second]} {percent:+.2f}%" for (first, second), percent in found]
 
     @classmethod
     def fit(cls, market: Market, learned: BoolArray) -> Self:
@@ -137,34 +127,19 @@ class TradeInputs:
         rows = self.rows(market, days)
         rows.fill(days, self.blocks(market, days))
         rows.fill_features(self.features, market, INPUTS)
-        self.fill_products(rows, days)
+        self.fill_formulas(rows, market, days)
         return rows
 
-    def fill_products(self, rows: InputRows, days: slice) -> None:
-        """Write forecasts of products on some days of rows whose other inputs are there."""
-        for block in rows.blocks(days):
-            seen = self.for_networks(rows.x(block)).numpy()
-            forecasts = rows.relative(torch.from_numpy(self.products.of(seen)).T, block).T
-            rows.separate[rows.rows(block), -PRODUCTS:] = forecasts.clamp(-LARGEST, LARGEST).half()
+    def fill_formulas(self, rows: InputRows, market: Market, days: slice) -> None:
+        """Write forecasts of formulas on some days of rows."""
+        forecasts = torch.from_numpy(self.formulas.of(market, days)).permute(1, 2, 0)[rows.has_bar[rows.here(days)]]
+        rows.separate[rows.rows(days), -FORMULAS:] = forecasts.clamp(-LARGEST, LARGEST).half()
 
-    def fit_products(self, rows: InputRows, market: Market, learned: Iterable[BoolArray]) -> Iterator[Products]:
-        """Select products by each of some sets of (days,) on which next returns may be read.
-
-        Of a large market some stocks are read, evenly spaced.
-        """
-        read = ("own", "market", "volatility")
-        places = [place for place, name in enumerate(_GROUP_OF_INPUT) if name.split()[0] in read]
-        features = enumerate(self.features.inputs, start=INPUTS - 1)
-        places += [place for place, one in features if one.form not in ("known", "trend")]
-        shared = {place - 1 for place in SHARED} | {INPUTS - 1 + place for place in self.features.shared}
-        days, step = rows.days, 1 + rows.has_bar.numel() * len(places) // _PRODUCT_CELLS
-        x = np.empty((len(rows.has_bar), -(-rows.has_bar.shape[1] // step), len(places)), dtype=np.float32)
-        for block in rows.blocks():
-            seen = self.for_networks(torch.from_numpy(rows.dense(block)[:, ::step]))
-            x[rows.here(block)] = seen[..., places].clamp(-CLIP, CLIP).numpy()
-        returns, is_shared = next_returns(market, days)[..., ::step], np.isin(places, [*shared])
-        for known in learned:
-            yield Products.fit(x, returns, known[days], np.array(places), is_shared)
+    def fit_formulas(self, market: Market, days: slice, learned: Sequence[BoolArray]) -> list[Formulas]:
+        """Search formulas by each of some sets of (days,) on which the next returns of these days may be read."""
+        returns = np.full((2, days.stop, len(market.investable_columns)), np.nan)
+        returns[:, days] = next_returns(market, days)
+        return Formulas.fit(market, returns, [known[: days.stop] for known in learned])
 
     def blocks(self, market: Market, days: slice = slice(None)) -> Blocks:
         """Return blocks of stocks and their first `INPUTS` on some days, one block after the other."""

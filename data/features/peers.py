@@ -62,7 +62,8 @@ def _relative_moves(bars: WideBars) -> Float64Array:
     return np.asarray((moves / spread).clip(-_MOST_DEVIATIONS, _MOST_DEVIATIONS).fillna(0.0).to_numpy())
 
 
-def _of_peers(bars: WideBars, half_life: float) -> pd.DataFrame:
+def peers_returns(bars: WideBars, half_life: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the past returns of each stock and of its peers, apart from the market's, in deviations."""
     close = bars.close
     if "peers" not in bars.memo:
         moves = _relative_moves(bars)
@@ -72,25 +73,26 @@ def _of_peers(bars: WideBars, half_life: float) -> pd.DataFrame:
     past, values = exponential_mean(moves, half_life), np.zeros(moves.shape)
     for first, of in peers:
         values[first : first + _REFRESHED] = of.mean(past[first : first + _REFRESHED])
-    return pd.DataFrame(values, close.index, close.columns).where(close.notna())
+    own, of_peers = (pd.DataFrame(part, close.index, close.columns).where(close.notna()) for part in (past, values))
+    return own, of_peers
 
 
 @register("peers", "deviations", "relative", reads_all=True)
 def peers_day(bars: WideBars) -> pd.DataFrame:
     """Return the last returns of a stock's peers, apart from the market's."""
-    return _of_peers(bars, 1)
+    return peers_returns(bars, 1)[1]
 
 
 @register("peers", "deviations", "relative", reads_all=True)
 def peers_week(bars: WideBars) -> pd.DataFrame:
     """Return the same in the mean, with a half-life of a week."""
-    return _of_peers(bars, 5)
+    return peers_returns(bars, 5)[1]
 
 
 @register("peers", "deviations", "relative", reads_all=True)
 def peers_month(bars: WideBars) -> pd.DataFrame:
     """Return the same with a half-life of a month."""
-    return _of_peers(bars, 21)
+    return peers_returns(bars, 21)[1]
 
 
 @register("market", "logarithm", "past", reads_all=True)

@@ -76,8 +76,8 @@ class FeatureSheet:
     t: float
     sessions: int
     """Of these returns: those at which its t is largest."""
-    products: list[str]
-    """Products of inputs that tell more than these do, in words."""
+    formulas: list[str]
+    """That tell of the next session, in words."""
 
 
 def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
@@ -92,7 +92,7 @@ def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     loss, whole = _losses(days, [one.name for one in market.features], ahead)
     rows = [_row(one, values[one.name], bars, ahead, ranks, loss[one.name]) for one in market.features]
     rows.sort(key=lambda row: -max(abs(np.nan_to_num(float(row.cells[f"t {h}"]))) for h in HORIZONS))
-    return FeatureSheet(rows, market.dates[span], *whole, days.inputs.named_products)
+    return FeatureSheet(rows, market.dates[span], *whole, [*days.inputs.formulas])
 
 
 def _row(
@@ -207,7 +207,7 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
         *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
         many(sheet.sessions, "session"),
     )
-    logger.info("products of two inputs that tell of the next session: %s", "; ".join(sheet.products) or "none")
+    logger.info("formulas that tell of the next session: %s", "; ".join(sheet.formulas) or "none")
     if arguments.json is not None:
         features = [row.cells for row in sheet.rows]
         whole = {name: getattr(sheet, name) for name in ("ic", "t", "sessions", "products")}
@@ -225,7 +225,7 @@ def render(sheet: FeatureSheet, data: Path | None) -> str:
         "Training days": f"{sheet.dates[0]} to {sheet.dates[-1]}",
         "All inputs, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)}, of returns of "
         f"{many(sheet.sessions, 'session')}",
-        "Products": "; ".join(sheet.products) or "none",
+        "Formulas": "; ".join(sheet.formulas) or "none",
     }
     drawn = {row.feature.name: _charts(sheet, row) for row in sheet.rows[:_DRAWN] if np.isfinite(row.daily_ic).any()}
     units = {row.feature.name: row.feature.unit for row in sheet.rows}

@@ -75,10 +75,10 @@ class TrainingDays:
             for known, fold in zip(others, samples.folds, strict=True):
                 known[max(0, fold.test.start - samples.longest) : fold.test.stop + samples.longest] = False
             sets = samples.train_days, *(fold.fitted for fold in samples.folds)
-            whole, *of_folds = inputs.fit_products(training, market, sets)
-            inputs = replace(inputs, products=whole)
-            for fold, products in zip(samples.folds, of_folds, strict=True):
-                replace(inputs, products=products).fill_products(training, fold.test)
+            whole, *of_folds = inputs.fit_formulas(market, training.days, sets)
+            inputs = replace(inputs, formulas=whole)
+            for fold, formulas in zip(samples.folds, of_folds, strict=True):
+                replace(inputs, formulas=formulas).fill_formulas(training, market, fold.test)
             for fold, refitted in zip(samples.folds, inputs.refitted(market, others), strict=True):
                 training.fill(fold.test, refitted.forecasts(market, fold.test), BANK)
                 shown.update()
