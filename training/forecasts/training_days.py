@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from data.features.bank import relative_risk
+from data.features.formulas import FORECASTS as FORMULAS
 from data.features.inputs import BANK, INPUTS, TradeInputs
 from data.features.rows import InputRows
 from data.market import Market
@@ -160,9 +161,10 @@ class TrainingDays:
     def _doubts(self, x: Tensor, rows: Tensor) -> Tensor:
         """Return the penalty of each of the (rows, inputs) of the closed form, in multiples of the rows.
 
-        The weight of an input of variance 1 is shrunk by 1 - 1 / t^2 (James and Stein 1961, "Estimation with quadratic
-        loss") of its t, by days, with next rewards: of differences between stocks or of levels, whichever is clearer.
-        Past returns stand for one another and are not doubted.
+        The weight of an input of variance 1 is shrunk by 1 - c / t^2 (James and Stein 1961, "Estimation with quadratic
+        loss") of its t, by days, with what formulas leave of next rewards: of differences between stocks or of levels,
+        whichever is clearer. The best of many inputs that tell nothing has a t^2 of about c (Donoho and Johnstone 1994,
+        "Ideal spatial adaptation by wavelet shrinkage"). Past returns stand for one another, and have one t^2 together.
         """
         reward, first = self.transitions.reward[rows].double(), self.samples.x.first_rows
         day = torch.searchsorted(first, rows, right=True) - 1
@@ -172,10 +174,18 @@ class TrainingDays:
 
         count = by_day(torch.ones_like(reward)).clamp(min=1)
         level, mean = by_day(reward) / count, by_day(x) / count[:, None]
-        products = by_day(x * (reward - level[day])[:, None]), mean * (level - reward.mean())[:, None]
-        square = torch.stack([one.sum(0).square() / one.square().sum(0).clamp(min=1e-12) for one in products]).amax(0)
-        doubts = _START_PENALTY + 1 / (square - 1).clamp(min=1 / _MOST_DOUBT)
-        doubts[1:BANK] = _START_PENALTY
+        apart, formulas = reward - level[day], x[:, -FORMULAS:] - mean[day, -FORMULAS:]
+        gram = formulas.T @ formulas
+        known = torch.linalg.solve(gram + torch.diag(1e-9 + _START_PENALTY * gram.diag()), formulas.T @ apart)
+        left = apart - formulas @ known
+        of_formulas = by_day(formulas * apart[:, None])
+        both = by_day(x * left[:, None]), mean * (level - reward.mean())[:, None]
+        square = torch.stack([_squared_t(products) for products in both]).amax(0)
+        doubts = 1 / (square - 2 * math.log(len(square))).clamp(min=1 / _MOST_DOUBT)
+        doubts[-FORMULAS:] = 1 / (_squared_t(of_formulas) - 1).clamp(min=1 / _MOST_DOUBT)
+        together = max(_mean_squared_t(products[:, 1:BANK]) for products in both)
+        doubts[1:BANK] = 1 / max(together - 1, 1 / _MOST_DOUBT)
+        doubts += _START_PENALTY
         doubts[0] = 0.0
         return doubts
 
@@ -189,6 +199,19 @@ class TrainingDays:
         days = self.samples.x.days
         known = self.samples.is_known[days] & self.samples.train_days[days, None]
         return expected_maximum(math.sqrt(1.0 - _likeness(forecasts.score[:, days], known)), among)
+
+
+def _squared_t(products: Tensor) -> Tensor:
+    """Return the squares of the t-statistics of sums of (days, inputs) products."""
+    return products.sum(0).square() / products.square().sum(0).clamp(min=1e-12)
+
+
+def _mean_squared_t(products: Tensor) -> float:
+    """Return the statistic of a joint test (Hotelling 1931, "The generalization of Student's ratio") of sums of (days,
+    inputs) products, an input."""
+    products = products[:, products.square().sum(0) > 1e-12]
+    square, total = products.T @ products, products.sum(0)
+    return float(total @ torch.linalg.solve(square + 1e-3 * square.diag().diag(), total)) / max(len(total), 1)
 
 
 def _likeness(scores: Tensor, known: BoolArray) -> float:
