@@ -40,7 +40,11 @@ from utils.memory.census import counted
 
 HISTORY = 1000
 """Losses of an agent, and generations of a run, that are kept."""
-_ARRAYS, _WORDS, _NUMBERS = ("mean", "std", "deviations"), ("rules", "features", "formulas"), ("shrink", "timing", "usual")
+_ARRAYS, _WORDS, _NUMBERS = (
+    ("mean", "std", "deviations"),
+    ("rules", "features", "formulas"),
+    ("shrink", "timing", "usual"),
+)
 """Of the saved state: arrays of the inputs, parts that are JSON, and numbers beside the evidence."""
 
 

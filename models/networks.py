@@ -23,7 +23,7 @@ _MAX_NORM = 10.0
 
 @dataclass(frozen=True)
 class Perceptrons:
-    """Perceptrons with two hidden layers of SiLU units and a linear path beside them, stacked along some dimensions.
+    """Perceptrons with two hidden layers of SiLU units, stacked along some dimensions.
 
     All numbers of a perceptron lie side by side, so that a step of the optimiser or of a target is a few operations on
     a matrix.
@@ -36,38 +36,37 @@ class Perceptrons:
 
     @classmethod
     def initialize(cls, stack: Sequence[int], sizes: tuple[int, int, int], generator: torch.Generator) -> Perceptrons:
-        """Draw perceptrons of (inputs, hidden, outputs); last layer and linear path are zero, and so outputs."""
+        """Draw perceptrons of (inputs, hidden, outputs); the last layer is zero, and so are outputs."""
         inputs, hidden, outputs = sizes
         first, second = (
             torch.randn(*stack, width * hidden, generator=generator) / math.sqrt(width) for width in (inputs, hidden)
         )
-        bias, last = torch.zeros(*stack, hidden), torch.zeros(*stack, (hidden + 1 + inputs) * outputs)
+        bias, last = torch.zeros(*stack, hidden), torch.zeros(*stack, (hidden + 1) * outputs)
         return cls(torch.cat((first, bias, second, bias, last), dim=-1), sizes)
 
     @property
     def matrices(self) -> tuple[Tensor, ...]:
         """Return views: (*stack, inputs, hidden), (*stack, 1, hidden), (*stack, hidden, hidden), (*stack, 1, hidden),
-        (*stack, hidden, outputs), (*stack, 1, outputs), and the linear path, (*stack, inputs, outputs)."""
+        (*stack, hidden, outputs), and (*stack, 1, outputs)."""
         inputs, hidden, outputs = self.sizes
         layers = ((inputs, hidden), (1, hidden), (hidden, hidden), (1, hidden), (hidden, outputs), (1, outputs))
-        return as_matrices(self.flat, (*layers, (inputs, outputs)))
+        return as_matrices(self.flat, layers)
 
     def layers(self, x: Tensor, *, beside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Map (*stack, rows, inputs) to the (*stack, rows, hidden) units of the second hidden layer, to the outputs,
-        (*stack, rows, outputs), and by another linear map of the inputs, with which they are read once.
+        (*stack, rows, outputs), and by a linear map of the inputs, with which they are read once.
 
         Args:
             beside: (*stack, 1 + inputs, any) constants and weights of that map.
         """
         stack = self.flat.shape[:-1]
         rows = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        w1, b1, w2, b2, w3, b3, linear = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).matrices
+        w1, b1, w2, b2, w3, b3 = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).matrices
         constants, weights = beside.flatten(0, -3).split((1, self.sizes[0]), dim=1)
-        sizes = self.sizes[1], self.sizes[2], beside.shape[-1]
-        all_maps = torch.cat((b1, b3, constants), dim=-1), rows, torch.cat((w1, linear, weights), dim=-1)
-        first, direct, other = torch.baddbmm(*all_maps).split(sizes, dim=-1)
+        both_maps = torch.cat((b1, constants), dim=-1), rows, torch.cat((w1, weights), dim=-1)
+        first, other = torch.baddbmm(*both_maps).split((self.sizes[1], beside.shape[-1]), dim=-1)
         hidden = functional.silu(torch.baddbmm(b2, functional.silu(first), w2))
-        outputs = hidden, torch.baddbmm(direct, hidden, w3), other
+        outputs = hidden, torch.baddbmm(b3, hidden, w3), other
         return tuple(part.view(*stack, *part.shape[-2:]) for part in outputs)  # type: ignore[return-value]
 
 
@@ -82,31 +81,33 @@ class ActorCritic:
     """Actors and critics of A agents, each trained without one fold of the training days; online ones or targets.
 
     The critic tells what a position in a stock gains until it is sold, in percent of its value; the actor's score of
-    the stock has the same unit, see `models.policy`. Its layer reads the stock's inputs and the hidden units of the
-    critic, which it does not train (Yarats et al. 2021, "Improving sample efficiency in model-free reinforcement
-    learning from images").
+    the stock has the same unit, see `models.policy`. Its layer reads the hidden units of the critic, which it does not
+    train (Yarats et al. 2021, "Improving sample efficiency in model-free reinforcement learning from images"). Both
+    learn what is to be added to a closed form (Silver et al. 2018, "Residual policy learning"): the steps of an
+    optimiser would move all of its weights, those that evidence has shrunk to nothing among them.
     """
 
     critic: Perceptrons
     """(A, folds)"""
     actor: Tensor
-    """(A, folds, hidden + 1 + inputs)"""
+    """(A, folds, hidden + 1)"""
+    start: Tensor
+    """(A, folds, 1 + inputs, 1) closed form: a constant and the weights of inputs, in units."""
     scale: Tensor
     """(A,): percent in a unit of the outputs."""
 
     @property
     def actor_matrices(self) -> tuple[Tensor, ...]:
-        """Return views of the actor: (A, folds, hidden, 1), (A, folds, 1, 1) and (A, folds, inputs, 1)."""
-        inputs, hidden, _ = self.critic.sizes
-        return as_matrices(self.actor, ((hidden, 1), (1, 1), (inputs, 1)))
+        """Return views of the actor: (A, folds, hidden, 1) and (A, folds, 1, 1)."""
+        return as_matrices(self.actor, ((self.critic.sizes[1], 1), (1, 1)))
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the values of the critics and the scores of the actors, (A, folds, rows) each, percent, by (folds,
         rows, inputs)."""
-        weights, bias, linear = self.actor_matrices
-        hidden, values, direct = self.critic.layers(x, beside=torch.cat((bias, linear), dim=-2))
-        scale = self.scale[:, None, None]
-        return values.squeeze(-1) * scale, (hidden.detach() @ weights + direct).squeeze(-1) * scale
+        weights, bias = self.actor_matrices
+        hidden, values, start = self.critic.layers(x, beside=self.start)
+        scores, scale = hidden.detach() @ weights + bias, self.scale[:, None, None]
+        return (values + start).squeeze(-1) * scale, (scores + start).squeeze(-1) * scale
 
     @torch.no_grad()
     def played_scores(self, agent: int, fold: int, x: Tensor) -> Tensor:
@@ -115,8 +116,9 @@ class ActorCritic:
         It is independent of the other agents, bit for bit: products have the same shapes however large the stack is.
         """
         w1, b1, w2, b2, *_ = (part.detach()[agent, fold] for part in self.critic.matrices)
-        weights, bias, linear = (part.detach()[agent, fold] for part in self.actor_matrices)
-        constants, maps = torch.cat((b1, bias), dim=-1), torch.cat((w1, linear), dim=-1)
+        weights, bias = (part.detach()[agent, fold] for part in self.actor_matrices)
+        constant, linear = self.start[agent, fold].split((1, len(w1)))
+        constants, maps = torch.cat((b1, constant + bias), dim=-1), torch.cat((w1, linear), dim=-1)
         scores = x.new_empty(len(x))
         for rows, out in zip(x.split(_ROWS_AT_ONCE), scores.split(_ROWS_AT_ONCE), strict=True):
             first, direct = torch.addmm(constants, rows, maps).split((w1.shape[1], 1), dim=1)
@@ -183,7 +185,7 @@ def _by_agent(values: Tensor, part: Tensor) -> Tensor:
 
 
 _KINDS = ("", "_target", "_first", "_second")
-NOT_LEARNED = ("input_mask", "scale")
+NOT_LEARNED = ("input_mask", "start", "scale")
 """Tensors of networks that are given."""
 
 
@@ -197,16 +199,15 @@ class Networks:
         """
         self.tensors = learned = {name: part.detach() for name, part in tensors.items()}
         self.learning_rate = learning_rate
-        self.input_mask, self.scale = (learned[name] for name in NOT_LEARNED)
-        """(A, inputs) bool: the inputs that each agent looks at; (A,), see `ActorCritic`."""
-        inputs = self.input_mask.shape[1]
-        self.sizes = inputs, learned["actor"].shape[2] - 1 - inputs, 1
+        self.input_mask, self.start, self.scale = (learned[name] for name in NOT_LEARNED)
+        """(A, inputs) bool: the inputs that each agent looks at; and see `ActorCritic`."""
+        self.sizes = self.input_mask.shape[1], learned["actor"].shape[2] - 1, 1
         self.online, self.target = self._actor_critic(""), self._actor_critic("_target")
         self.critic_optimizer, self.actor_optimizer = self._optimizer("critic"), self._optimizer("actor")
 
     def _actor_critic(self, kind: str) -> ActorCritic:
         critic = Perceptrons(self.tensors[f"critic{kind}"], self.sizes)
-        return ActorCritic(critic, self.tensors[f"actor{kind}"], self.scale)
+        return ActorCritic(critic, self.tensors[f"actor{kind}"], self.start, self.scale)
 
     def _optimizer(self, owner: str) -> AdamW:
         first, second = (self.tensors[f"{owner}{kind}"] for kind in _KINDS[2:])
@@ -229,14 +230,15 @@ class Networks:
         """
         agents, inputs = input_mask.shape
         critic = Perceptrons.initialize((agents, folds), (inputs, hidden, 1), generator)
-        actor = torch.zeros(agents, folds, hidden + 1 + inputs)
+        actor = torch.zeros(agents, folds, hidden + 1)
         tensors = {
             f"{owner}{kind}": torch.zeros_like(part) if kind in _KINDS[2:] else part.clone()
             for owner, part in (("critic", critic.flat), ("actor", actor))
             for kind in _KINDS
         }
         tensors |= {f"{owner}_counts": torch.zeros(agents, 3) for owner in ("critic", "actor")}
-        given = {"input_mask": input_mask.clone(), "scale": torch.full((agents,), scale)}
+        start = torch.zeros(agents, folds, 1 + inputs, 1)
+        given = {"input_mask": input_mask.clone(), "start": start, "scale": torch.full((agents,), scale)}
         networks = cls(tensors | given, learning_rate)
         networks.mask()
         return networks
@@ -265,27 +267,19 @@ class Networks:
     @torch.no_grad()
     def start_from(self, weights: Tensor) -> None:
         """Begin with (A, folds, inputs + 1) weights of a constant and the inputs, in units."""
-        for kind in _KINDS[:2]:
-            networks = self._actor_critic(kind)
-            for bias, linear in (networks.critic.matrices[-2:], networks.actor_matrices[-2:]):
-                bias.copy_(weights[:, :, :1, None])
-                linear.copy_(weights[:, :, 1:, None])
+        self.start.copy_(weights[..., None])
         self.mask()
 
     @torch.no_grad()
     def mask(self) -> None:
-        """Zero what belongs to masked inputs in weights, targets and moments."""
-        for kind in _KINDS:
-            self._mask(self._actor_critic(kind))
+        """Zero what belongs to masked inputs in the closed form, and in weights, targets and moments."""
+        parts = [self._actor_critic(kind).critic.matrices[0] for kind in _KINDS]
+        for part in (self.start[:, :, 1:], *parts):
+            part.masked_fill_(~self.input_mask[:, None, :, None], 0.0)
 
     @torch.no_grad()
     def mask_gradients(self) -> None:
         """Zero the gradients of what belongs to masked inputs."""
-        critic, actor = self.online.critic.flat.grad, self.online.actor.grad
-        assert critic is not None and actor is not None
-        self._mask(ActorCritic(Perceptrons(critic, self.sizes), actor, self.scale))
-
-    def _mask(self, networks: ActorCritic) -> None:
-        is_hidden = ~self.input_mask[:, None, :, None]
-        for part in (networks.critic.matrices[0], networks.critic.matrices[-1], networks.actor_matrices[-1]):
-            part.masked_fill_(is_hidden, 0.0)
+        critic = self.online.critic.flat.grad
+        assert critic is not None
+        Perceptrons(critic, self.sizes).matrices[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)

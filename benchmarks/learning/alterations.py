@@ -82,7 +82,7 @@ def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
         assert gradient is not None
         gradient.zero_()
         for each in (networks.online, networks.target):  # the critic's have taken their step
-            each.actor.copy_(torch.cat([part.flatten(-2) for part in each.critic.matrices[-3:]], dim=-1))
+            each.actor.copy_(torch.cat([part.flatten(-2) for part in each.critic.matrices[-2:]], dim=-1))
 
     optimizer.step = copy  # type: ignore[method-assign]
     optimizer.target_rate = lambda tau: torch.zeros(len(optimizer.parameter))  # type: ignore[method-assign]

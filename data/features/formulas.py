@@ -364,9 +364,7 @@ def _screened(table: Quantities, y: _Targets) -> list[list[Formula]]:
         for place, of_set in enumerate(scores - price):
             for at in np.argpartition(-of_set, min(_SHORTLIST, of_set.size - 1), axis=None)[:_SHORTLIST]:
                 state, quantity, condition, half_life = np.unravel_index(at, of_set.shape)
-                formula = Formula(
-                    *scaled[quantity], *names[condition], states[state], _HALF_LIVES[half_life]
-                )
+                formula = Formula(*scaled[quantity], *names[condition], states[state], _HALF_LIVES[half_life])
                 best[place].append((float(of_set.flat[at]), formula))
     return [[formula for _, formula in sorted(each, reverse=True)[:_SHORTLIST]] for each in best]
 

@@ -95,9 +95,7 @@ def skew(bars: WideBars, days: int) -> pd.DataFrame:
     """Return the mean cube of the returns of some sessions over their mean square (Amaya, Christoffersen, Jacobs and
     Vasquez 2015, "Does realized skewness predict the cross-section of equity returns?")."""
     returns = bars.relative_returns
-    cube, square = (
-        (returns**power).rolling(days, min_periods=min(days, _WEEK)).mean() for power in (3, 2)
-    )
+    cube, square = ((returns**power).rolling(days, min_periods=min(days, _WEEK)).mean() for power in (3, 2))
     return cube / (square + _LEAST) ** 1.5
 
 
@@ -165,7 +163,11 @@ for _days in (_WEEK, _MONTH, _QUARTER):
     _quantity(f"peers_gap_{_days}", "deviations", peers_gap, half_life=_days)
 _quantity("size", "logarithm of money", size, needs_volume=True)
 for _days, _usual in ((1, _QUARTER), (_WEEK, _QUARTER), (_MONTH, 2 * _YEAR)):
-    _quantity(f"volume_shock_{_days}", "logarithm of a ratio", volume_shock, needs_volume=True, days=_days, usual=_usual)
+    _quantity(
+        f"volume_shock_{_days}", "logarithm of a ratio", volume_shock, needs_volume=True, days=_days, usual=_usual
+    )
 for _days in (_QUARTER, _YEAR):
-    _quantity(f"illiquidity_{_days}", "logarithm of return a unit of money", illiquidity_of, needs_volume=True, days=_days)
+    _quantity(
+        f"illiquidity_{_days}", "logarithm of return a unit of money", illiquidity_of, needs_volume=True, days=_days
+    )
     _quantity(f"overhang_{_days}", "logarithm", overhang, needs_volume=True, days=_days)
