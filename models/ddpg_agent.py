@@ -22,8 +22,8 @@ from torch.nn import functional
 
 from data.features.bank import relative_risk
 from data.features.forms import FeatureInputs
-from data.features.inputs import INPUTS, TradeInputs
 from data.features.formulas import Formulas
+from data.features.inputs import INPUTS, TradeInputs
 from data.features.responses import Responses
 from data.features.rows import InputRows
 from data.market import Market

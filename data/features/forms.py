@@ -153,7 +153,7 @@ class FeatureInputs:
         days = slice(*days.indices(len(market.dates)))
         close, bars = market.close[: days.stop], StockBars(market, days.stop)
         for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
-            read = FeatureValues(values_from(_feature_of(market, name), bars), close)
+            read = FeatureValues(values_from(feature_of(market, name), bars), close)
             for place, feature in inputs:
                 yield place, feature.of(read, days)
 
@@ -190,10 +190,11 @@ def values_of(market: Market, name: str, days: slice) -> Float32Array:
     Raises `DataError` if the market does not have it.
     """
     days = slice(*days.indices(len(market.dates)))
-    return values_from(_feature_of(market, name), StockBars(market, days.stop))[days.start :]
+    return values_from(feature_of(market, name), StockBars(market, days.stop))[days.start :]
 
 
-def _feature_of(market: Market, name: str) -> Feature:
+def feature_of(market: Market, name: str) -> Feature:
+    """Return a feature of a market by its name. Raises `DataError` if the market does not have it."""
     feature = next((one for one in market.features if one.name == name), None)
     if feature is None:
         known = [one.name for one in market.features]
@@ -214,6 +215,7 @@ class StockBars:
 
 
 def values_from(feature: Feature, bars: StockBars) -> Float32Array:
+    """Return the (days, n) values of a feature, NaN where there is none."""
     values, last = np.empty((bars.stop, len(bars.stocks)), dtype=np.float32), 0
     for some in [bars.whole] if feature.reads_all else bars.blocks:
         first, last = last, last + len(some.tickers)

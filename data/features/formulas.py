@@ -22,7 +22,7 @@ import pandas as pd
 import scipy  # submodules, which take a second to import, are loaded when they are used
 
 from data.features.bank import apart, has_return, log_returns
-from data.features.forms import StockBars, values_from
+from data.features.forms import StockBars, feature_of, values_from
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array
 
@@ -32,7 +32,7 @@ _SCALES = ("", "own")
 """Deviations over the stocks of the day; of the stock's own past."""
 _TAILS = ("high", "low", "extreme")
 _CONDITIONS = ("times", "after high", "after low")
-_CONDITIONING = ("volume_shock_1", "move", "range_shock_1", "to_year_high", "own_volatility")
+_CONDITIONING = ("volume_shock_1", "move_1", "range_shock_1", "to_year_high", "own_volatility")
 """Quantities on which others are conditioned, and as many columns of the user as there are, up to a number."""
 _MOST_COLUMNS = 4
 _STATES = ("wild", "rising", "dispersed")
@@ -78,10 +78,10 @@ class Formula(NamedTuple):
     """Sessions until it counts."""
 
     def __str__(self) -> str:
-        words = [self.quantity, self.scale and "against its past"]
-        words += [f"{self.form} {self.by}".strip(), self.state and f"in {self.state} markets"]
-        words += [self.late and f"{self.late} late", self.half_life and f"with half-life {self.half_life}"]
-        return " ".join(str(word) for word in words if word)
+        words = [self.quantity, self.scale and "against its past", f"{self.form} {self.by}".strip()]
+        words += [self.state and f"in {self.state} markets", f"{self.late} late" if self.late else ""]
+        words += [f"with half-life {self.half_life}" if self.half_life else ""]
+        return " ".join(word for word in words if word)
 
     @property
     def price(self) -> float:
@@ -90,7 +90,8 @@ class Formula(NamedTuple):
 
     def of(self, table: Quantities) -> Float32Array:
         """Return (days, n) values, 0 in the mean of a day; row t depends on bars up to t only."""
-        values = apart(_formed(table.scaled(self.quantity, self.scale), self.form, table.conditions(self.by)))
+        by = table[self.by] if self.by else None
+        values = apart(_formed(table.scaled(self.quantity, self.scale), self.form, by))
         return _later(_remembered(values * table.states[self.state][:, None], self.half_life), self.late)
 
 
@@ -115,14 +116,9 @@ class Quantities:
 
     def __getitem__(self, name: str) -> Float32Array:
         if name not in self._known:
-            feature = next(one for one in self.market.features if one.name == name)
-            values = values_from(feature, self._bars)
+            values = values_from(feature_of(self.market, name), self._bars)
             self._known[name] = _deviations(values, _events(values) if name in self.market.columns else 0.0)
         return self._known[name]
-
-    def conditions(self, name: str) -> Float32Array | None:
-        """Return a quantity on which others are conditioned; None without one."""
-        return self[name] if name else None
 
     def scaled(self, name: str, scale: str) -> Float32Array:
         """Return a quantity on a scale."""
@@ -131,7 +127,7 @@ class Quantities:
             past = pd.DataFrame(values).ewm(halflife=_OWN_HALF_LIFE, min_periods=_LEAST_PAST)
             spread = past.std().to_numpy()
             against = (values - past.mean().to_numpy()) / np.where(spread > 1e-6, spread, np.nan)
-            return np.nan_to_num(against).clip(-_LARGEST, _LARGEST).astype(np.float32)
+            return np.asarray(np.nan_to_num(against).clip(-_LARGEST, _LARGEST), dtype=np.float32)
         return values
 
     @cached_property
@@ -210,8 +206,9 @@ class Formulas:
             values = formula.of(table)
             for late in _LATE:
                 one, shifted = formula._replace(late=late), _later(values, late)
-                for of_set, known in zip(scores, y.learned, strict=True):
-                    of_set[one] = _score(one, shifted, y.first, known)
+                for place, formulas in enumerate(shortlist):
+                    if formula in formulas:
+                        scores[place][one] = _score(one, shifted, y.first[place], y.learned[place])
         found, values_of = list[Self](), cache(lambda one: one.of(table))
         for place, of_set in enumerate(scores):
             best = sorted(of_set, key=lambda one: -of_set[one])[:_CHOSEN_FROM]
@@ -221,9 +218,9 @@ class Formulas:
     @classmethod
     def _pursued(cls, values: Mapping[Formula, Float32Array], y: _Targets, place: int) -> Self:
         known = y.learned[place][:, None] & (y.weight > 0)
-        weight, first, left = y.weight[known], y.first * known, y.first * known
+        weight, first, left = y.weight[known], y.first[place], y.first[place]
         taken, z = list[Formula](), np.zeros((0, known.sum()), dtype=np.float32)
-        loadings, both = np.zeros((0, FORECASTS)), np.stack([each[known] for each in y.both])
+        loadings, both = np.zeros((0, FORECASTS)), y.both[:, place][:, known]
         while len(taken) < _MOST:
             scores = {one: _score(one, value, left, y.learned[place]) for one, value in values.items()}
             best = max(scores, key=lambda one: scores[one], default=None)
@@ -269,42 +266,51 @@ class Formulas:
 
 
 class _Targets(NamedTuple):
-    """Next returns of (days, n), weighted by the inverse of the variance of the stock's returns, 0 where not known."""
+    """Next returns, weighted by the inverse of the variance of the stock's returns."""
 
     both: Float32Array
-    """(2, days, n)."""
+    """(2, sets, days, n), 0 where not learned from."""
     weight: Float32Array
-    """(days, n)."""
+    """(days, n), 0 where the returns are not known."""
     learned: BoolArray
     """(sets, days)."""
 
     @property
     def first(self) -> Float32Array:
-        """(days, n) of the next session."""
-        return self.both[0]
+        """(sets, days, n) of the next session."""
+        first: Float32Array = self.both[0]
+        return first
 
     @classmethod
     def of(cls, returns: Float64Array, learned: BoolArray, deviation: Float32Array) -> _Targets:
-        known = np.isfinite(returns).all(axis=0) & learned.any(axis=0)[:, None]
-        units = np.where(known, returns, 0.0) / deviation
-        bound = _LARGEST_RETURN * np.sqrt((units**2).sum(axis=(1, 2)) / max(known.sum(), 1))[:, None, None]
-        weighted = np.clip(units, -bound, bound) / deviation
-        return cls(weighted.astype(np.float32), known / deviation**2, learned)
+        known: BoolArray = np.isfinite(returns).all(axis=0) & np.bitwise_or.reduce(learned)[:, None]
+        units, both = np.where(known, returns, 0.0) / deviation, list[Float32Array]()
+        for days in learned:
+            of_set = units * days[:, None]
+            bound = _LARGEST_RETURN * np.sqrt((of_set**2).sum(axis=(1, 2)) / max(int(known[days].sum()), 1))
+            both.append((of_set.clip(-bound[:, None, None], bound[:, None, None]) / deviation).astype(np.float32))
+        return cls(np.stack(both, axis=1), (known / deviation**2).astype(np.float32), learned)
 
 
-def _deviations(values: Float32Array, least: float) -> Float32Array:
-    """Return (days, n) values in deviations over the stocks of the day, at least of some size; 0 where there is none."""
+def _deviations(values: Float32Array, least: Float64Array | float) -> Float32Array:
+    """Return (days, n) values in deviations over the stocks of the day, at least of some size; 0 where there is none.
+
+    Args:
+        least: (days, 1).
+    """
     relative, known = np.nan_to_num(apart(values)), np.isfinite(values)
     count = np.maximum(known.sum(axis=1, keepdims=True), 1)
     spread = np.maximum(np.sqrt((relative**2).sum(axis=1, keepdims=True) / count), least)
     scaled = np.divide(relative, spread, out=np.zeros_like(relative), where=spread > 1e-12)
-    return scaled.clip(-_LARGEST, _LARGEST).astype(np.float32)
+    return np.asarray(scaled.clip(-_LARGEST, _LARGEST), dtype=np.float32)
 
 
-def _events(values: Float32Array) -> float:
-    """Return the root mean square of values that are not 0, if most are; else 0."""
-    events = values[np.isfinite(values) & (values != 0)].astype(np.float64)
-    return float(np.sqrt((events**2).mean())) if 0 < 2 * events.size < np.isfinite(values).sum() else 0.0
+def _events(values: Float32Array) -> Float64Array:
+    """Return the (days, 1) root mean squares of (days, n) values so far that are not 0, if most are; else 0."""
+    known = np.isfinite(values)
+    square = np.where(known, values, 0.0).astype(np.float64) ** 2
+    total, events, count = (part.sum(axis=1, keepdims=True).cumsum(axis=0) for part in (square, square > 0, known))
+    return np.where(2 * events < count, np.sqrt(total / np.maximum(events, 1)), 0.0)
 
 
 def _formed(values: Float32Array, form: str, by: Float32Array | None) -> Float32Array:
@@ -327,7 +333,7 @@ def _remembered(values: Float32Array, half_life: int) -> Float32Array:
     if not half_life:
         return values
     kept = np.float32(0.5 ** (1 / half_life))
-    return np.asarray(scipy.signal.lfilter(np.ones(1, np.float32), np.array([1, -kept]), values, axis=0))
+    return np.asarray(scipy.signal.lfilter(np.ones(1, np.float32), np.array([1, -kept]), values, axis=0), np.float32)
 
 
 def _later(values: Float32Array, late: int) -> Float32Array:
@@ -347,13 +353,13 @@ def _screened(table: Quantities, y: _Targets) -> list[list[Formula]]:
     All are tried at once: the moments of quantities under conditions are products of matrices, a day at a time; memory
     is in the returns, which are summed up over the days to come.
     """
-    step = 1 + y.first.size // _SCREEN_CELLS
+    step = 1 + y.weight.size // _SCREEN_CELLS
     some = np.s_[:, ::step]
     scaled = [(name, scale) for name in table.names for scale in _SCALES]
     values = np.stack([table.scaled(*one)[some] for one in scaled], axis=2)
     conditions = [("", ""), *product(_CONDITIONS, table.conditioning)]
     under = [_condition(form, table[by][some]) if by else np.ones_like(values[..., 0]) for form, by in conditions]
-    screen = _Screen(np.stack([*table.states.values()]), y.first[some], y.weight[some], y.learned)
+    screen = _Screen(np.stack([*table.states.values()]), y.first[..., ::step], y.weight[some], y.learned)
     plain = screen.scores(values, np.stack(under, axis=2))
     parts = [(conditions, plain)] + [
         ([(tail, "")], screen.scores(values, np.ones_like(values[..., :1]), tail=tail)) for tail in _TAILS
@@ -379,11 +385,8 @@ def _prices(
         ("form", [form for form, _ in conditions]),
         ("half_life", _HALF_LIVES),
     )
-    price = np.zeros((1,) * len(parts), dtype=np.float32)
-    for axis, (choice, options) in enumerate(parts):
-        of_choice = np.array([_PRICES[choice] if option else 0.0 for option in options], dtype=np.float32)
-        price = price + np.expand_dims(of_choice, [other for other in range(len(parts)) if other != axis])
-    return price
+    of_choices = [np.array([_PRICES[choice] * bool(option) for option in options]) for choice, options in parts]
+    return np.asarray(sum(np.ix_(*of_choices)), dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -393,8 +396,9 @@ class _Screen:
     states: Float32Array
     """(states, days)."""
     y: Float32Array
-    """(days, n) weighted."""
+    """(sets, days, n) weighted."""
     weight: Float32Array
+    """(days, n)."""
     learned: BoolArray
     """(sets, days)."""
 
@@ -402,11 +406,9 @@ class _Screen:
     def _ahead(self) -> Float32Array:
         """(days, n, sets, half-lives) returns to come, as far as they are learned from, each summed up with those after
         it, of which half counts after some sessions."""
-        ahead = np.empty((*self.y.shape, len(self.learned), len(_HALF_LIVES)), dtype=np.float32)
-        for place, known in enumerate(self.learned):
-            y = (self.y * known[:, None])[::-1]
-            for each, half_life in enumerate(_HALF_LIVES):
-                ahead[:, :, place, each] = _remembered(y, half_life)[::-1]
+        of_sets = [[_remembered(y[::-1], half_life)[::-1] for half_life in _HALF_LIVES] for y in self.y]
+        ahead = np.empty((*self.weight.shape, len(self.y), len(_HALF_LIVES)), dtype=np.float32)
+        np.stack([np.stack(each, axis=-1) for each in of_sets], axis=2, out=ahead)
         return ahead
 
     def scores(self, values: Float32Array, under: Float32Array, *, tail: str = "") -> Float64Array:
@@ -440,14 +442,11 @@ class _Screen:
                     before = z_before[first - earlier - lag :][: len(z)]
                     under_before = under[first - lag : some.stop - lag]
                     lagged[place] += np.matmul(weighted * before, by * under_before).sum(axis=0)
-        unit = (self.y**2).sum() / max(self.weight.sum(), 1e-9)
-        share = (self.states[:, :] ** 2).mean(axis=1)
-        gain = _gains(lagged)
-        of_memory = (
-            unit
-            * share[:, None, None, None, None]
-            * (variance.reshape(1, len(self.learned), count, under.shape[2], 1) * gain[None, None])
-        )
+        of_set = [self.weight[known].sum() for known in self.learned]
+        unit = (self.y**2).sum(axis=(1, 2)) / np.maximum(of_set, 1e-9)
+        variance = unit[:, None, None] * variance.reshape(len(unit), count, -1)
+        share = (self.states**2).mean(axis=1)
+        of_memory = share[:, None, None, None, None] * (variance[..., None] * _gains(lagged))
         top = total.reshape(len(self.states), *shape).transpose(0, 3, 1, 2, 4)
         of_memory[..., 0] = square.transpose(0, 3, 1, 2)
         return np.asarray((top**2 / np.maximum(of_memory, 1e-9)).transpose(1, 0, 2, 3, 4))

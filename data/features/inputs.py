@@ -14,11 +14,11 @@ from torch import Tensor
 
 from data.features.bank import HALF_LIVES, MarketSeries, apart, multi_scale_bank, stock_blocks
 from data.features.forms import FeatureInputs
+from data.features.formulas import FORECASTS as FORMULAS
+from data.features.formulas import Formulas
 from data.features.impulses.deviations import fit_deviations
 from data.features.impulses.terms import SESSIONS
 from data.features.nine import CLOSE, OPEN
-from data.features.formulas import FORECASTS as FORMULAS
-from data.features.formulas import Formulas
 from data.features.responses import EVENT_SESSIONS, Responses, up_to_the_last
 from data.features.rows import LARGEST, Blocks, InputRows
 from data.market import Market

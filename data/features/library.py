@@ -70,14 +70,11 @@ def beta(bars: WideBars, days: int) -> pd.DataFrame:
     beta")."""
     returns = bars.log_returns
     market = returns.mean(axis=1)
-    means = {"least": _least(days)}
-    rolled = partial(_rolling_mean, days=days, **means)
-    both = rolled(returns.mul(market, axis=0)) - rolled(returns).mul(rolled(market), axis=0)
-    return both.div((rolled(market**2) - rolled(market) ** 2).clip(lower=_LEAST), axis=0)
-
-
-def _rolling_mean(values: pd.DataFrame | pd.Series, days: int, least: int) -> pd.DataFrame:
-    return values.rolling(days, min_periods=least).mean()  # type: ignore[return-value]
+    both, of_returns, square, of_market = (
+        values.rolling(days, min_periods=_least(days)).mean()
+        for values in (returns.mul(market, axis=0), returns, market**2, market)
+    )
+    return (both - of_returns.mul(of_market, axis=0)).div((square - of_market**2).clip(lower=_LEAST), axis=0)
 
 
 def volatility(bars: WideBars, days: int) -> pd.DataFrame:
@@ -141,7 +138,7 @@ def peers_gap(bars: WideBars, half_life: int) -> pd.DataFrame:
     return own - peers
 
 
-_quantity("move", "logarithm", move)
+_quantity("move_1", "logarithm", move)
 for _days in (1, 2, _WEEK, 10, _MONTH, _QUARTER, _HALF, _YEAR, 2 * _YEAR):
     _quantity(f"return_{_days}", "logarithm", past_return, days=_days)
 for _days, _skipped in ((_QUARTER, _MONTH), (_HALF, _MONTH), (_YEAR, _MONTH), (_YEAR, _HALF)):
@@ -161,7 +158,7 @@ for _weeks in (4, 12, 52):
     _quantity(f"weekday_return_{_weeks}", "logarithm", weekday_return, weeks=_weeks)
 for _days in (_WEEK, _MONTH, _QUARTER):
     _quantity(f"peers_gap_{_days}", "deviations", peers_gap, half_life=_days)
-_quantity("size", "logarithm of money", size, needs_volume=True)
+_quantity("size_252", "logarithm of money", size, needs_volume=True)
 for _days, _usual in ((1, _QUARTER), (_WEEK, _QUARTER), (_MONTH, 2 * _YEAR)):
     _quantity(
         f"volume_shock_{_days}", "logarithm of a ratio", volume_shock, needs_volume=True, days=_days, usual=_usual

@@ -1,6 +1,7 @@
 """Training days: outcomes and transitions as in plain Python, folds, closed forms, and forecasts out of fold."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -56,21 +57,45 @@ def test_results_of_a_fold_do_not_reach_the_networks_that_judge_it(days: Trainin
 
 
 def test_a_closed_form_of_each_discount_is_that_of_plain_regressions(days: TrainingDays) -> None:
-    """Nothing that follows counts at a discount of 0; else what follows is worth what the regression before says."""
+    """Nothing that follows counts at a discount of 0; else what follows is worth what the regression before says.
+
+    Two forecasts of formulas tell of rewards, a feature repeats one of them, and another tells what they leave.
+    """
+    rows, noise = deepcopy(days.samples.x), torch.randn(4, len(days.transitions.reward), generator=seeded(1))
+    one, two, three = days.transitions.reward / days.transitions.reward.std() + 4 * noise[:3]
+    rows.separate[:, -4:] = torch.stack((three, one + 0.2 * noise[3], one, two), dim=1).clamp(-9, 9).half()
+    days = replace(days, samples=replace(days.samples, x=rows))
     found, allowed = days.closed_form(torch.tensor([0.0, 0.9])), days.transitions.allowed[FOLD].numpy()
-    known, rows = days.transitions, days.samples.x
+    known = days.transitions
     x = torch.cat((torch.ones(len(rows.x(rows.days)), 1), days.inputs.for_networks(rows.x(rows.days))), 1).numpy()
     chosen = allowed[rows.days].repeat(rows.counts.numpy())
     here, there = (part.astype(np.float64) for part in (x[chosen], x[known.following.numpy()[chosen]]))
     reward, ends = known.reward.numpy()[chosen].astype(np.float64), known.terminated.numpy()[chosen]
     day = np.arange(len(rows.counts)).repeat(rows.counts.numpy())[chosen]
     level, mean = (pd.DataFrame(part).groupby(day).transform("mean").to_numpy() for part in (reward, here))
-    selection = pd.DataFrame(here * (reward[:, None] - level)).groupby(day).sum().to_numpy()
+    relative = (here - mean)[:, -2:]  # what formulas forecast, and what they leave
+    apart, shrunk = reward[:, None] - level, 0.1 * np.diag(np.sqrt((relative**2).sum(0)))
+    left = apart - relative @ np.linalg.lstsq(np.vstack((relative, shrunk)), np.vstack((apart, np.zeros((2, 1)))))[0]
+    selection = pd.DataFrame(here * left).groupby(day).sum().to_numpy()
     timing = pd.DataFrame(mean * (level - reward.mean())).groupby(day).mean().to_numpy()
-    square = np.max([part.sum(0) ** 2 / np.maximum((part**2).sum(0), 1e-12) for part in (selection, timing)], axis=0)
-    penalty = 0.01 + 1 / np.maximum(square - 1, 0.1)
-    penalty[1:BANK] = 0.01
-    assert penalty[BANK:].min() < 0.5 < penalty[BANK:].max()
+    told = pd.DataFrame(relative * apart).groupby(day).sum().to_numpy()
+
+    def squared_t(parts: Float64Array) -> Float64Array:
+        return np.asarray(parts.sum(0) ** 2 / np.maximum((parts**2).sum(0), 1e-12), dtype=np.float64)
+
+    def joint(parts: Float64Array) -> float:
+        """The mean of the days over its covariance, an input; those that never vary tell nothing."""
+        parts = parts[:, (parts**2).sum(0) > 1e-12]
+        spread = parts.T @ parts
+        spread += 0.001 * np.diag(spread.diagonal())
+        return float(parts.sum(0) @ np.linalg.inv(spread) @ parts.sum(0)) / parts.shape[1]
+
+    square = np.maximum(squared_t(selection), squared_t(timing))
+    penalty = 1 / np.maximum(square - 2 * np.log(here.shape[1]), 0.1)
+    penalty[1:BANK] = 1 / max(joint(selection[:, 1:BANK]) - 1, joint(timing[:, 1:BANK]) - 1, 0.1)
+    penalty[-2:] = 1 / np.maximum(squared_t(told) - 1, 0.1)
+    penalty += 0.01
+    assert penalty[-4] < 0.5 < 2 < penalty[-3] and penalty[-2:].max() < 0.3 and penalty[BANK] > 2
     for place, gamma in enumerate((0.0, 0.9)):
         value = np.zeros(len(here))
         for _ in range(40 if gamma else 1):

@@ -29,11 +29,10 @@ def random_perceptrons(stack: tuple[int, ...], sizes: tuple[int, int, int], seed
 
 def plain(parts: Sequence[Tensor], x: Tensor) -> Tensor:
     """What one perceptron of these matrices makes of (rows, inputs), layer by layer of torch."""
-    *layers, linear = parts
     hidden = x
-    for weight, bias in zip(layers[:4:2], layers[1:4:2], strict=True):
+    for weight, bias in zip(parts[:4:2], parts[1:4:2], strict=True):
         hidden = functional.silu(functional.linear(hidden, weight.T, bias[0]))
-    return functional.linear(hidden, layers[4].T, layers[5][0]) + functional.linear(x, linear.T)
+    return functional.linear(hidden, parts[4].T, parts[5][0])
 
 
 def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:

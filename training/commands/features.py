@@ -210,7 +210,7 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     logger.info("formulas that tell of the next session: %s", "; ".join(sheet.formulas) or "none")
     if arguments.json is not None:
         features = [row.cells for row in sheet.rows]
-        whole = {name: getattr(sheet, name) for name in ("ic", "t", "sessions", "products")}
+        whole = {name: getattr(sheet, name) for name in ("ic", "t", "sessions", "formulas")}
         write_json(arguments.json, {**whole, "features": features})
     if arguments.page is not None:
         write_document(render(sheet, config.data), arguments.page)

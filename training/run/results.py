@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from data.features.catalogue import CATALOGUE
+from data.features.catalogue import CATALOGUE, LIBRARY
 from data.market import Market
 from data.record import MARKET
 from environment.benchmark import MOST_STOCKS, SAMPLE
@@ -189,6 +189,7 @@ def market_lines(config: Config, market: Market) -> str:
         for name, span in spans.items()
     )
     added = [one.name for one in market.features if one.name not in CATALOGUE]
+    count = sum(one.group != LIBRARY for one in market.features)
     names = ", ".join(added[:_NAMED]) + ", ..." * (len(added) > _NAMED)
     named = f", {len(added)} of them columns: {names}" if added else ""
     is_sample = stocks > MOST_STOCKS and not config.evaluation.benchmark_weights
@@ -201,7 +202,7 @@ def market_lines(config: Config, market: Market) -> str:
         f"Training range: days {splits.train.first} to {splits.train.last}; validation range: days "
         f"{splits.validation.first} to {splits.validation.last}; {splits.holdout.days} days at the end are left out, "
         "for the holdout (--split.holdout-fraction)\n"
-        f"Inputs: past returns and {len(market.features)} features{named}{benchmark}"
+        f"Inputs: past returns and {count} features{named}{benchmark}"
     )
 
 
