@@ -89,9 +89,10 @@ class Formula(NamedTuple):
         return sum(price for choice, price in _PRICES.items() if getattr(self, choice))
 
     def of(self, table: Quantities) -> Float32Array:
-        """Return (days, n) values, 0 in the mean of a day; row t depends on bars up to t only."""
+        """Return (days, n) values, 0 in the mean of a day but for memory; row t depends on bars up to t only."""
         by = table[self.by] if self.by else None
-        values = apart(_formed(table.scaled(self.quantity, self.scale), self.form, by))
+        formed = _formed(table.scaled(self.quantity, self.scale), self.form, by)
+        values = np.nan_to_num(apart(np.where(table.has_bar, formed, np.float32(np.nan))))
         return _later(_remembered(values * table.states[self.state][:, None], self.half_life), self.late)
 
 
@@ -116,7 +117,7 @@ class Quantities:
 
     def __getitem__(self, name: str) -> Float32Array:
         if name not in self._known:
-            values = values_from(feature_of(self.market, name), self._bars)
+            values = np.where(self.has_bar, values_from(feature_of(self.market, name), self._bars), np.float32(np.nan))
             self._known[name] = _deviations(values, _events(values) if name in self.market.columns else 0.0)
         return self._known[name]
 
@@ -134,7 +135,7 @@ class Quantities:
     def states(self) -> dict[str, Float32Array]:
         """(days,) weights of formulas by state of the market."""
         market = pd.Series(self.returns.sum(axis=1) / np.maximum(self.has_bar.sum(axis=1), 1))
-        spread = pd.Series(np.where(self.has_bar, self.returns, np.nan).std(axis=1, where=self.has_bar))
+        spread = pd.DataFrame(self.returns).where(self.has_bar).std(axis=1, ddof=0)
         usual = {"min_periods": _TWO_WEEKS}
         holds = (
             market.rolling(_TWO_WEEKS).std() > 1.1 * market.rolling(_YEAR, **usual).std(),
@@ -446,16 +447,20 @@ class _Screen:
         unit = (self.y**2).sum(axis=(1, 2)) / np.maximum(of_set, 1e-9)
         variance = unit[:, None, None] * variance.reshape(len(unit), count, -1)
         share = (self.states**2).mean(axis=1)
-        of_memory = share[:, None, None, None, None] * (variance[..., None] * _gains(lagged))
+        of_memory = share[:, None, None, None, None] * (
+            variance[..., None] * _gains(lagged, np.count_nonzero(self.weight))
+        )
         top = total.reshape(len(self.states), *shape).transpose(0, 3, 1, 2, 4)
         of_memory[..., 0] = square.transpose(0, 3, 1, 2)
         return np.asarray((top**2 / np.maximum(of_memory, 1e-9)).transpose(1, 0, 2, 3, 4))
 
 
-def _gains(lagged: Float64Array) -> Float64Array:
+def _gains(lagged: Float64Array, cells: int) -> Float64Array:
     """Return the variance of memories over that of what is remembered, (..., half-lives), from the (half-lives, ...)
-    products of values with those of as many sessions before; between these correlations are interpolated."""
+    products of values with those of as many sessions before, over so many cells; between these correlations are
+    interpolated. Those within three standard errors count as 0: long memories would sum up their errors."""
     correlation = lagged / np.maximum(lagged[:1], 1e-9)
+    correlation[np.abs(correlation) < 3 / np.sqrt(max(cells, 1))] = 0.0
     gains = np.ones((*lagged.shape[1:], len(_HALF_LIVES)))
     for place, half_life in enumerate(_HALF_LIVES[1:], start=1):
         kept, lags = 0.5 ** (1 / half_life), np.arange(1, 6 * half_life)
