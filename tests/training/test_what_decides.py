@@ -14,7 +14,8 @@ from scipy.special import ndtri
 from scipy.stats import gamma
 
 from benchmarks.trainers import generations
-from data.features.catalogue import CATALOGUE
+from data.features.catalogue import CATALOGUE, LIBRARY
+from data.features.formulas import Formula, Formulas
 from data.features.nine import OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market, with_features
@@ -58,6 +59,7 @@ PLANTED = {
 }
 """Features that tell the drift of a kind."""
 SEEN = slice(900, 910)
+FORMULAS = "formulas"
 
 
 @cache
@@ -156,9 +158,10 @@ def test_agents_rank_by_what_is_planted_and_by_little_else(kind: str) -> None:
     days = slice(span.first, span.last + 1)
     results = returns_ahead(seen.data_array[:, seen.investable_columns, OPEN].astype(np.float64), days, 5)
     worth = importance(agent(kind), seen, span.first, results)
-    told = sum(worth[name] for name in PLANTED[kind] if name in worth)
-    others = [lost for name, lost in worth.items() if name not in PLANTED[kind]]
-    assert next(iter(worth)) in PLANTED[kind]
+    told = sum(lost for name, lost in worth.items() if name in (*PLANTED[kind], FORMULAS))
+    others = [lost for name, lost in worth.items() if name not in (*PLANTED[kind], FORMULAS)]
+    assert next(iter(worth)) in (*PLANTED[kind], FORMULAS)
+    assert {one.quantity for one in agent(kind).inputs.formulas.formulas} <= {*PLANTED[kind], "range_shock_1"}
     assert told > 0.04 and max(others) < told / 2
     assert np.nanmean(rank_correlation(agent_scores(agent(kind).forecasts(seen), days), results)) > told / 2
 
@@ -181,7 +184,9 @@ def test_the_largest_positions_are_told_by_what_is_planted() -> None:
     ]
     found = explain_positions(agent("column"), seen, [*held, {**held[0], "stock": 99, "profit": 1e6}])
     assert [*found] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
-    assert all(text.startswith("sentiment ") and text.count(", ") == 2 for text in found.values()), found
+    assert all(text.startswith(f"{FORMULAS} +") and text.count(", ") == 2 for text in found.values()), found
+    assert sum(", sentiment +" in text for text in found.values()) >= 8, found
+    assert {one.quantity for one in agent("column").inputs.formulas.formulas} == {"sentiment"}
     assert explain_positions(agent("column"), seen, []) == {}
 
 
@@ -189,13 +194,17 @@ def test_the_largest_positions_are_told_by_what_is_planted() -> None:
 def undisturbed() -> tuple[DDPGAgent, torch.Tensor]:
     """An agent that sees all, with its scores of some days of the market with volume."""
     seen = tiny_agent(market("volume"))
+    seen.inputs = replace(seen.inputs, formulas=Formulas((Formula("volume_shock_5"),), ((0.1, 0.1),)))
     return seen, seen.forecasts(market("volume"), days=SEEN).score[0, SEEN]
 
 
 # All stocks of the market are as old, and none has a peer.
-@pytest.mark.parametrize("name", [name for name, one in CATALOGUE.items() if name != "age" and one.group != "peers"])
+READ = [name for name, one in CATALOGUE.items() if name != "age" and one.group not in ("peers", LIBRARY)]
+
+
+@pytest.mark.parametrize("name", [*READ, "volume_shock_5"])
 def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
-    """No feature is dropped on the way from the data to the networks."""
+    """Of an agent that sees all: nothing is dropped on the way to its networks, nor what a formula is made of."""
     as_is, rng = market("volume"), np.random.default_rng(0)
     noise = pd.DataFrame(rng.standard_normal(as_is.data_array.shape[:2]), columns=as_is.tickers)
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data.features.catalogue import Feature
+from data.features.catalogue import LIBRARY, Feature
 from data.features.forms import values_of
+from data.features.formulas import FORECASTS as FORMULAS
 from data.features.inputs import INPUTS
 from data.features.nine import OPEN
 from data.market import Market
@@ -45,7 +46,7 @@ _DRAWN = 12
 _OMITTED = ("group", "nearest", "correlation", "fifth 1", "fifth 2", "fifth 3", "fifth 4", "fifth 5")
 """Columns that a terminal has no room for."""
 _PENALTY, _LEFT_OUT = 0.01, 1e9
-"""Of the ridge regression on all inputs, in multiples of its rows, and of inputs that are left out."""
+"""Of the ridge regression on all inputs but formulas, in multiples of its rows, and of inputs that are left out."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class FeatureRow:
     """By column title: `coverage %` of the bars that have a value; `IC h`, the mean rank correlation over stocks with
     the return of h sessions, and its `t h`, which allows for returns that overlap; `persistence`, that with the value
     of the day before; `turnover %` of the highest fifth in a day; `nearest`, the feature with the largest absolute rank
-    correlation; `lost IC`, what a ridge regression on all inputs loses out of fold without it."""
+    correlation; `lost IC`, what a ridge regression on all inputs but formulas loses out of fold without
+    it, 0 where formulas alone read it."""
     daily_ic: Float64Array
     """(days,) rank correlation with returns of five sessions."""
     quintiles: Float64Array
@@ -72,7 +74,7 @@ class FeatureSheet:
     dates: Any
     """(days,) training days."""
     ic: float
-    """Out-of-fold rank correlation of the ridge regression on all inputs with returns, and its t."""
+    """Out-of-fold rank correlation of that ridge regression with returns, and its t."""
     t: float
     sessions: int
     """Of these returns: those at which its t is largest."""
@@ -89,8 +91,8 @@ def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     bars = np.isfinite(market.close[span])
     values = {one.name: values_of(market, one.name, span) for one in market.features}
     ranks = {name: pd.DataFrame(column).rank(axis=1, pct=True).to_numpy() for name, column in values.items()}
-    loss, whole = _losses(days, [one.name for one in market.features], ahead)
-    rows = [_row(one, values[one.name], bars, ahead, ranks, loss[one.name]) for one in market.features]
+    loss, whole = _losses(days, [one.name for one in market.features if one.group != LIBRARY], ahead)
+    rows = [_row(one, values[one.name], bars, ahead, ranks, loss.get(one.name, 0.0)) for one in market.features]
     rows.sort(key=lambda row: -max(abs(np.nan_to_num(float(row.cells[f"t {h}"]))) for h in HORIZONS))
     return FeatureSheet(rows, market.dates[span], *whole, [*days.inputs.formulas])
 
@@ -146,8 +148,9 @@ def _by_quintile(ranks: Float64Array, returns: Float64Array) -> Float64Array:
 def _losses(
     days: TrainingDays, names: Sequence[str], ahead: Mapping[int, Float64Array]
 ) -> tuple[dict[str, float], tuple[float, float, int]]:
-    """Return what a ridge regression on all inputs loses of its out-of-fold rank correlation without each feature; that
-    correlation with its t; and the sessions of the returns, those at which this t is largest."""
+    """Return what a ridge regression on all inputs but formulas, which say them again, loses of its out-of-fold rank
+    correlation without each feature; that correlation with its t; and the sessions of the returns, those at which this
+    t is largest."""
     train, returns = days.samples.train, np.full((len(ahead), *days.samples.is_known.shape), np.nan, dtype=np.float32)
     returns[:, train.first : train.last + 1] = [*ahead.values()]
     returns[:, ~np.isfinite(returns).all(axis=0)] = np.nan
@@ -155,6 +158,7 @@ def _losses(
     moments = Moments.of(samples)
     left_out = [[], *(days.inputs.features.places(name, INPUTS) for name in names)]
     penalty = np.full((len(left_out), samples.x.inputs), _PENALTY)
+    penalty[:, -FORMULAS:] = _LEFT_OUT
     for row, places in zip(penalty, left_out, strict=True):
         row[places] = _LEFT_OUT
     fits = [
@@ -203,7 +207,7 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     logger.info(
         "%s, training days %s to %s; IC h: mean rank correlation over stocks with the return of h sessions from the "
         "next open on; persistence and turnover: of ranks and of the highest fifth, a session later; lost IC: what a "
-        "ridge regression on all inputs loses without it, out of fold %.3f (t %.1f) with returns of %s",
+        "ridge regression on all inputs but formulas loses without it, out of fold %.3f (t %.1f) with returns of %s",
         *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
         many(sheet.sessions, "session"),
     )
@@ -223,7 +227,7 @@ def render(sheet: FeatureSheet, data: Path | None) -> str:
     facts = {
         "Data": "built-in market" if data is None else data.name,
         "Training days": f"{sheet.dates[0]} to {sheet.dates[-1]}",
-        "All inputs, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)}, of returns of "
+        "All inputs but formulas, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)}, of returns of "
         f"{many(sheet.sessions, 'session')}",
         "Formulas": "; ".join(sheet.formulas) or "none",
     }
