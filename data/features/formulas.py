@@ -448,7 +448,7 @@ class _Screen:
         variance = unit[:, None, None] * variance.reshape(len(unit), count, -1)
         share = (self.states**2).mean(axis=1)
         of_memory = share[:, None, None, None, None] * (
-            variance[..., None] * _gains(lagged, np.count_nonzero(self.weight))
+            variance[..., None] * _gains(lagged, int((self.weight > 0).sum()))
         )
         top = total.reshape(len(self.states), *shape).transpose(0, 3, 1, 2, 4)
         of_memory[..., 0] = square.transpose(0, 3, 1, 2)

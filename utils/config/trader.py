@@ -125,7 +125,7 @@ class LearningConfig:
     agent: Annotated[Literal["ddpg", "closed-form"], kinds.Mark.SHORT] = "ddpg"
     """`ddpg`: agents that learn by gradient; `closed-form`: those that they start from, which learn no further."""
     warm_start: bool = True
-    """Whether networks start from a closed form, linear fitted Q-iteration; else from random numbers."""
+    """Whether networks add to a closed form, linear fitted Q-iteration; else to nothing."""
     gradient_steps: kinds.NonNegativeInt = 60
     """Updates of all agents' networks per generation; 0: none, as --agent closed-form."""
     gradient_accumulation: kinds.PositiveInt = 6
