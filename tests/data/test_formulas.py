@@ -88,7 +88,7 @@ def test_days_that_are_not_learned_from_change_nothing() -> None:
 def test_noise_has_few_formulas() -> None:
     markets = [drawn(seed, days=200, stocks=8) for seed in range(1, 11)]
     found = [Formulas.fit(one, returns_of(one), [np.ones(200, dtype=bool)])[0] for one in markets]
-    assert sum(len(one.formulas) > 0 for one in found) <= 3
+    assert sum(len(one.formulas) > 0 for one in found) <= 1
 
 
 def test_a_saved_search_is_the_same_one() -> None:
