@@ -161,11 +161,10 @@ def acted(
 
 @torch.no_grad()
 def shake(networks: Networks, scale: float, draws: torch.Generator) -> Networks:
-    """Add noise to all parameters and targets, so that none is zero but for masked inputs."""
-    for owner in ("critic", "actor"):
-        for kind in ("", "_target"):
-            part = networks.tensors[owner + kind]
-            part += scale * torch.randn(part.shape, generator=draws)
+    """Add noise to all parameters, targets and the closed form, so that none is zero but for masked inputs."""
+    for name in ("critic", "critic_target", "actor", "actor_target", "start"):
+        part = networks.tensors[name]
+        part += scale * torch.randn(part.shape, generator=draws)
     networks.mask()
     return networks
 

@@ -184,8 +184,8 @@ def test_the_largest_positions_are_told_by_what_is_planted() -> None:
     ]
     found = explain_positions(agent("column"), seen, [*held, {**held[0], "stock": 99, "profit": 1e6}])
     assert [*found] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
-    assert all(text.startswith(f"{FORMULAS} +") and text.count(", ") == 2 for text in found.values()), found
-    assert sum(", sentiment +" in text for text in found.values()) >= 8, found
+    assert all(text.startswith(f"{FORMULAS} ") and text.count(", ") == 2 for text in found.values()), found
+    assert sum(", sentiment " in text for text in found.values()) >= 8, found
     assert {one.quantity for one in agent("column").inputs.formulas.formulas} == {"sentiment"}
     assert explain_positions(agent("column"), seen, []) == {}
 
