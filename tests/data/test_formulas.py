@@ -1,6 +1,7 @@
 """Formulas: one that moves returns is found, noise has none; values as in plain pandas; nothing reads ahead."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -29,7 +30,7 @@ PLANTED = Formula("intraday", form="after high", by="range_shock_1", half_life=3
 
 def deviations(values: Float64Array) -> Float64Array:
     """Of some stocks on a day, up to 4."""
-    return np.clip((values - values.mean()) / values.std(), -4, 4)
+    return np.asarray(np.clip((values - values.mean()) / values.std(), -4, 4), dtype=np.float64)
 
 
 def drawn(seed: int, strength: float = 0.0, days: int = DAYS, stocks: int = STOCKS) -> Market:
@@ -256,7 +257,7 @@ def past_alone() -> Market:
 
 
 @pytest.mark.parametrize("make", [odd_market, without_volume, of_one_stock, past_alone])
-def test_odd_markets_are_searched(make: type[Market]) -> None:
+def test_odd_markets_are_searched(make: Callable[[], Market]) -> None:
     """With whatever they lack; nothing is known of them that is not finite."""
     market = make()
     found = Formulas.fit(market, returns_of(market), [np.arange(400) < 350])[0]
