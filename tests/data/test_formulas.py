@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.features import formulas
+from data.features import screen
 from data.features.forms import FeatureInputs
-from data.features.formulas import Formula, Formulas, Quantities
+from data.features.formulas import Formulas
+from data.features.grammar import Formula, Quantities
 from data.features.inputs import next_returns
 from data.features.nine import CLOSE, OPEN
+from data.features.screen import Targets, screened
 from data.market import Market, with_features
 from tests.market_cases import random_panel
 from tests.small_market import market_of, small_market
@@ -293,7 +295,7 @@ def test_the_best_of_all_is_on_the_shortlist(monkeypatch: pytest.MonkeyPatch) ->
     market, _ = told()
     few = tuple(one for one in market.features if one.name in ("intraday", "gap", "range_shock_1"))
     table = Quantities(replace(market, features=few), DAYS)
-    y = formulas._Targets.of(returns_of(market), LEARNED[None], table.deviation)
+    y = Targets.of(returns_of(market), LEARNED[None], table.deviation)
     conditions = [("", ""), *((form, "range_shock_1") for form in ("times", "after high", "after low"))]
     every = [
         Formula(quantity, scale, *condition, state, half_life)
@@ -304,8 +306,8 @@ def test_the_best_of_all_is_on_the_shortlist(monkeypatch: pytest.MonkeyPatch) ->
         for half_life in (0, 1, 3, 10, 40)
     ]
     scores = {one: exact_score(one, table, y.first[0].astype(np.float64), LEARNED) for one in every}
-    monkeypatch.setattr(formulas, "_SHORTLIST", 30)
-    [shortlist] = formulas._screened(table, y)
+    monkeypatch.setattr(screen, "SHORTLIST", 30)
+    [shortlist] = screened(table, y)
     best = sorted(every, key=lambda one: -scores[one])
     assert best[0] in shortlist[:10] and sum(one in shortlist for one in best[:10]) >= 7
     ranks = pd.Series([scores[one] for one in shortlist if one in scores])
@@ -314,7 +316,7 @@ def test_the_best_of_all_is_on_the_shortlist(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_prices_of_the_screen_are_those_of_formulas() -> None:
     scaled, conditions, states = [("gap", ""), ("gap", "own")], [("", ""), ("times", "gap")], ["", "wild"]
-    found = formulas._prices(scaled, conditions, states)
+    found = screen._prices(scaled, conditions, states)
     for at in np.ndindex(2, 2, 2, 5):
         one = Formula(*scaled[at[1]], *conditions[at[2]], states[at[0]], (0, 1, 3, 10, 40)[at[3]])
         assert found[at] == one.price

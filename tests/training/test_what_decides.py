@@ -15,7 +15,8 @@ from scipy.stats import gamma
 
 from benchmarks.trainers import generations
 from data.features.catalogue import CATALOGUE, LIBRARY
-from data.features.formulas import Formula, Formulas
+from data.features.formulas import Formulas
+from data.features.grammar import Formula
 from data.features.nine import OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market, with_features

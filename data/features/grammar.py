@@ -1,0 +1,202 @@
+"""What formulas are made of: a quantity, in a form, under a condition, in a state of the market, and its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy  # submodules, which take a second to import, are loaded when they are used
+
+from data.features.bank import apart, has_return, log_returns
+from data.features.forms import StockBars, feature_of, values_from
+from data.market import Market
+from utils.arrays import BoolArray, Float32Array, Float64Array
+
+SCALES = ("", "own")
+"""Deviations over the stocks of the day; of the stock's own past."""
+TAILS = ("high", "low", "extreme")
+CONDITIONS = ("times", "after high", "after low")
+_CONDITIONING = ("volume_shock_1", "move_1", "range_shock_1", "to_year_high", "own_volatility")
+"""Quantities on which others are conditioned, and as many columns of the user as there are, up to a number."""
+_MOST_COLUMNS = 4
+_STATES = ("wild", "rising", "dispersed")
+HALF_LIVES = (0, 1, 3, 10, 40)
+"""Sessions of memory; 0: none."""
+_LARGEST, _TAIL, _LARGE = 4.0, 1.0, 0.7
+"""Deviations to which quantities are clipped, beyond which they are extreme, and of a condition that holds."""
+_OWN_HALF_LIFE, _LEAST_PAST = 120, 20
+_RISK_HALF_LIFE, _RISKS = 20, (0.3, 3.0)
+"""Of the deviation of a stock's returns, and bounds on it in means of all."""
+_WEEK, _TWO_WEEKS, _TREND, _YEAR = 5, 10, 60, 252
+PRICES = {"scale": 1.0, "form": 3.0, "state": 3.0, "late": 1.0, "half_life": 1.0}
+"""What each choice of a formula takes from the square of its t-statistic: twice the logarithm of the choices, about
+half, for these are alike."""
+
+
+class Formula(NamedTuple):
+    """A number of every stock and day; plain but for what is given."""
+
+    quantity: str
+    scale: str = ""
+    form: str = ""
+    by: str = ""
+    """Quantity on which the form conditions."""
+    state: str = ""
+    """Of the market, in which it counts; "not x": in others; "+-x": its reverse counts in others."""
+    half_life: int = 0
+    """Sessions of its memory."""
+    late: int = 0
+    """Sessions until it counts."""
+
+    def __str__(self) -> str:
+        words = [self.quantity, self.scale and "against its past", f"{self.form} {self.by}".strip()]
+        words += [self.state and f"in {self.state} markets", f"{self.late} late" if self.late else ""]
+        words += [f"with half-life {self.half_life}" if self.half_life else ""]
+        return " ".join(word for word in words if word)
+
+    @property
+    def price(self) -> float:
+        """What its choices take from the square of its t-statistic."""
+        return sum(price for choice, price in PRICES.items() if getattr(self, choice))
+
+    def of(self, table: Quantities) -> Float32Array:
+        """Return (days, n) values, 0 in the mean of a day but for memory; row t depends on bars up to t only."""
+        by = table[self.by] if self.by else None
+        values = formed(table.scaled(self.quantity, self.scale), self.form, by)
+        values = np.nan_to_num(apart(np.where(table.has_bar, values, np.float32(np.nan))))
+        return later(remembered(values * table.states[self.state][:, None], self.half_life), self.late)
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """What formulas are made of, of a market before a day: (days, n) in deviations over the stocks of the day."""
+
+    market: Market
+    stop: int
+    _known: dict[str, Float32Array] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Quantities of each stock."""
+        return [one.name for one in self.market.features if one.form != "past"]
+
+    @cached_property
+    def conditioning(self) -> list[str]:
+        """Quantities on which others are conditioned."""
+        columns = [name for name in self.names if name in self.market.columns]
+        return [*(name for name in _CONDITIONING if name in self.names), *columns[:_MOST_COLUMNS]]
+
+    def __getitem__(self, name: str) -> Float32Array:
+        if name not in self._known:
+            values = np.where(self.has_bar, values_from(feature_of(self.market, name), self._bars), np.float32(np.nan))
+            self._known[name] = _deviations(values, _events(values) if name in self.market.columns else 0.0)
+        return self._known[name]
+
+    def scaled(self, name: str, scale: str) -> Float32Array:
+        """Return a quantity on a scale."""
+        values = self[name]
+        if scale == "own":
+            past = pd.DataFrame(values).ewm(halflife=_OWN_HALF_LIFE, min_periods=_LEAST_PAST)
+            spread = past.std().to_numpy()
+            against = (values - past.mean().to_numpy()) / np.where(spread > 1e-6, spread, np.nan)
+            return np.asarray(np.nan_to_num(against).clip(-_LARGEST, _LARGEST), dtype=np.float32)
+        return values
+
+    @cached_property
+    def states(self) -> dict[str, Float32Array]:
+        """(days,) weights of formulas by state of the market."""
+        market = pd.Series(self.returns.sum(axis=1) / np.maximum(self.has_bar.sum(axis=1), 1))
+        spread = pd.DataFrame(self.returns).where(self.has_bar).std(axis=1, ddof=0)
+        usual = {"min_periods": _TWO_WEEKS}
+        holds = (
+            market.rolling(_TWO_WEEKS).std() > 1.1 * market.rolling(_YEAR, **usual).std(),
+            market.rolling(_TREND, **usual).mean() > 0,
+            spread.rolling(_WEEK).mean() > spread.rolling(_YEAR, **usual).mean(),
+        )
+        weights = {"": np.ones(self.stop, dtype=np.float32)}
+        for name, held in zip(_STATES, holds, strict=True):
+            holding = held.to_numpy().astype(np.float32)
+            weights |= {name: holding, f"not {name}": 1 - holding, f"+-{name}": 2 * holding - 1}
+        return weights
+
+    @cached_property
+    def deviation(self) -> Float32Array:
+        """(days, n) deviations of the returns of each stock, apart from the market's, over the mean one."""
+        own = np.where(has_return(self.close), apart(np.where(self.has_bar, self.returns, np.nan)), np.nan)
+        square = pd.DataFrame(own**2).ewm(halflife=_RISK_HALF_LIFE, min_periods=_WEEK).mean().bfill().to_numpy()
+        known = np.log(np.where(square > 0, square, np.nan)) / 2
+        relative = np.exp(known - np.nanmean(known)) if np.isfinite(known).any() else np.ones_like(known)
+        return np.nan_to_num(relative, nan=1.0).clip(*_RISKS).astype(np.float32)
+
+    @cached_property
+    def close(self) -> Float32Array:
+        """(days, n), NaN without a bar."""
+        return self.market.close[: self.stop]
+
+    @cached_property
+    def has_bar(self) -> BoolArray:
+        """(days, n)."""
+        return np.isfinite(self.close)
+
+    @cached_property
+    def returns(self) -> Float64Array:
+        """(days, n) log returns."""
+        return log_returns(self.close)
+
+    @cached_property
+    def _bars(self) -> StockBars:
+        return StockBars(self.market, self.stop)
+
+
+def _deviations(values: Float32Array, least: Float64Array | float) -> Float32Array:
+    """Return (days, n) values in deviations over the stocks of the day, at least of some size; 0 where there is none.
+
+    Args:
+        least: (days, 1).
+    """
+    relative, known = np.nan_to_num(apart(values)), np.isfinite(values)
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    spread = np.maximum(np.sqrt((relative**2).sum(axis=1, keepdims=True) / count), least)
+    scaled = np.divide(relative, spread, out=np.zeros_like(relative), where=spread > 1e-12)
+    return np.asarray(scaled.clip(-_LARGEST, _LARGEST), dtype=np.float32)
+
+
+def _events(values: Float32Array) -> Float64Array:
+    """Return the (days, 1) root mean squares of (days, n) values so far that are not 0, if most are; else 0."""
+    known = np.isfinite(values)
+    square = np.where(known, values, 0.0).astype(np.float64) ** 2
+    total, events, count = (part.sum(axis=1, keepdims=True).cumsum(axis=0) for part in (square, square > 0, known))
+    return np.where(2 * events < count, np.sqrt(total / np.maximum(events, 1)), 0.0)
+
+
+def formed(values: Float32Array, form: str, by: Float32Array | None) -> Float32Array:
+    """Return (days, n) values in a form, perhaps under a condition on others."""
+    if form in TAILS:
+        is_in = {"high": values > _TAIL, "low": values < -_TAIL, "extreme": np.abs(values) > _TAIL}[form]
+        return np.where(is_in, values, np.float32(0.0))
+    if by is not None:
+        return values * condition(form, by)
+    return values
+
+
+def condition(form: str, by: Float32Array) -> Float32Array:
+    """Return the (days, n) factors of values under a condition on others."""
+    if form == "times":
+        return by
+    return ((by if form == "after high" else -by) > _LARGE).astype(np.float32)
+
+
+def remembered(values: Float32Array, half_life: int) -> Float32Array:
+    """Return the sums of (days, n) values so far, of which half is forgotten after some sessions; as they are by 0."""
+    if not half_life:
+        return values
+    kept = np.float32(0.5 ** (1 / half_life))
+    return np.asarray(scipy.signal.lfilter(np.ones(1, np.float32), np.array([1, -kept]), values, axis=0), np.float32)
+
+
+def later(values: Float32Array, late: int) -> Float32Array:
+    """Return (days, n) values some sessions later, 0 before."""
+    return np.vstack((np.zeros_like(values[:late]), values[: len(values) - late]))
