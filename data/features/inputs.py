@@ -85,8 +85,9 @@ class TradeInputs:
         return [self.groups.index(name) for name in names]
 
     def named_places(self) -> dict[str, list[int]]:
-        """Return the places of what networks see, by group of what closes tell and by feature."""
-        names = [*_GROUP_OF_INPUT, *(feature.name for feature in self.features.inputs), *[_FORMULAS] * FORMULAS]
+        """Return the places of what networks see, by group of what closes tell, by feature, and formulas."""
+        formulas = "; ".join((_FORMULAS, *map(str, self.formulas.formulas)))
+        names = [*_GROUP_OF_INPUT, *(feature.name for feature in self.features.inputs), *[formulas] * FORMULAS]
         places = dict[str, list[int]]()
         for place, name in enumerate(names):
             places.setdefault(name, []).append(place)
