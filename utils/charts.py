@@ -42,13 +42,17 @@ class Chart:
     is_log: bool = False  # of the y axis, which then has no 0
     legend_value: Callable[[Float64Array], float] = itemgetter(-1)  # that value of a line's known ones
     colours: Mapping[str, str] = field(default_factory=dict)  # by label, where lines have one in all charts
+    inches: float = 2.7  # height of the plot alone
 
     @property
     def ends(self) -> dict[str, str]:
         """Return the value that each line's legend tells, as text."""
         known = {label: values[np.isfinite(values)] for label, values in self.lines.items()}
         shown = self.legend_value
-        return {label: self.end.format(shown(values)) if len(values) else DASH for label, values in known.items()}
+        return {
+            label: self.end.format(shown(values)).replace("-", MINUS) if len(values) else DASH
+            for label, values in known.items()
+        }
 
 
 def described(charts: Sequence[Chart]) -> str:

@@ -27,8 +27,8 @@ _DASHES = ("--", ":", "-.")
 _FEW, _TICKS = 30, 7
 """Positions up to which each is drawn as a dot; and most ticks of dates, up to which whole numbers all have one."""
 _LEGEND_CHARS = 22
-_WIDTH, _PLOT, _LEFT, _BARE = 5.4, 2.7, 0.7, 0.2
-"""Inches of a chart's width and of its plot's height, left of the plot, and right of it or above the title."""
+_WIDTH, _LEFT, _BARE = 5.4, 0.7, 0.2
+"""Inches of a chart's width, left of the plot, and right of it or above the title."""
 _COLUMNS, _TITLE_CHARS, _NOTE_CHARS = 3, 54, 64
 """Columns of a legend, letters of a line of a title and of a note."""
 _ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (-0.14, 1), "ncols": _COLUMNS, "fontsize": 9}
@@ -57,10 +57,11 @@ def _figure(charts: Sequence[Chart], title: str | None = None, note: str | None 
     """Return charts that are no wider than their plots, with legends above, so that a phone shows readable letters."""
     columns = min(len(charts), 2)
     above = [_legend_inches(chart) for chart in charts]
-    below = [0.5 + 0.16 * len(textwrap.wrap(chart.note, _NOTE_CHARS)) for chart in charts]
+    notes = [textwrap.wrap(chart.note, _NOTE_CHARS) for chart in charts]
+    below = [0.35 + bool(lines) * 0.15 + 0.16 * len(lines) for lines in notes]
     titles = [textwrap.wrap(printable(chart.title), _TITLE_CHARS) for chart in charts]
     tops = [_BARE + 0.22 * len(lines) + legend for lines, legend in zip(titles, above, strict=True)]
-    cell = max(top + _PLOT + bottom for top, bottom in zip(tops, below, strict=True))
+    cell = max(top + one.inches + bottom for top, one, bottom in zip(tops, charts, below, strict=True))
     width, height = columns * _WIDTH, -(-len(charts) // columns) * cell + _LINE * (bool(title) + bool(note))
     figure = new_figure(width, height, title, note)
     # Places that are known beforehand are drawn in half the time of those of a layout engine.
@@ -70,8 +71,8 @@ def _figure(charts: Sequence[Chart], title: str | None = None, note: str | None 
     for place, chart in enumerate(charts):
         row, column = divmod(place, columns)
         left = column * _WIDTH + _LEFT
-        bottom = height - _LINE * bool(title) - row * cell - tops[place] - _PLOT
-        box = left / width, bottom / height, (_WIDTH - _LEFT - _BARE) / width, _PLOT / height
+        bottom = height - _LINE * bool(title) - row * cell - tops[place] - chart.inches
+        box = left / width, bottom / height, (_WIDTH - _LEFT - _BARE) / width, chart.inches / height
         axes = figure.add_axes(box)
         pad, x = 72 * above[place], _ABOVE["bbox_to_anchor"][0]
         axes.set_title("\n".join(titles[place]), loc="left", fontsize=12, color=INK, pad=pad, x=x)

@@ -13,7 +13,7 @@ from training.evaluation.compared import COSTS_BPS, PlayedPolicies
 from training.evaluation.holdout import Look
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
-from training.forecasts.skill import HORIZONS
+from training.forecasts.skill import DECAY
 from utils.arrays import DateArray, Float64Array
 from utils.config.trader import Config
 
@@ -49,7 +49,7 @@ def case(
         selection=curves[CHAMPION].daily[0] - curves[RANDOM].daily.mean(axis=0),
         at_cost={bps: {policy: one for policy, one in curves.items() if policy != RANDOM} for bps in COSTS_BPS},
         scores={name: generator.normal(0.0, 1.0, (days, len(tickers))) for name in (CHAMPION, MOMENTUM)},
-        ahead={sessions: generator.normal(0.0, 1.0, (days, len(tickers))) for sessions in HORIZONS},
+        ahead={sessions: generator.normal(0.0, 1.0, (days, len(tickers))) for sessions in DECAY},
     )
     command = f"python main.py evaluate --run {name} --split holdout"
     return Evaluation(

@@ -64,8 +64,8 @@ def first_charts(evaluation: Evaluation) -> list[Chart]:
     falls = {name: 100.0 * (curves[name] / np.fmax.accumulate(curves[name]) - 1.0) for name in names}
     title = "Return since the first day, after costs, %"
     return [
-        Chart(title, dates, gains, colours=drawn),
-        Chart("Drawdown, %", dates, falls, "at most {:.1f} %", legend_value=np.min, colours=drawn),
+        Chart(title, dates, gains, colours=drawn, inches=1.9),
+        Chart("Drawdown, %", dates, falls, "at worst {:.1f} %", legend_value=np.min, colours=drawn, inches=1.0),
     ]
 
 

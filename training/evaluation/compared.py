@@ -35,7 +35,7 @@ from training.evaluation.measures import EquityCurves
 from training.evaluation.nulls import Active
 from training.evaluation.play import Asked, EvaluationSetup, Played, play_held, play_rules
 from training.evaluation.supervised import fit_supervised
-from training.forecasts.skill import HORIZONS, returns_ahead
+from training.forecasts.skill import DECAY, returns_ahead
 from utils.arrays import Float64Array
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
@@ -73,7 +73,7 @@ class PlayedPolicies:
     scores: Mapping[str, Float64Array]
     """(D, n) of the policies that hold by scores, on each day but the last; NaN: none."""
     ahead: Mapping[int, Float64Array]
-    """(D, n) log returns from the next open on, by sessions, see `HORIZONS`; NaN where not known on these days."""
+    """(D, n) log returns from the next open on, by sessions, see `DECAY`; NaN where not known on these days."""
     weights: Float64Array
     """(D, n) of the judged account after the fills, at the prices of the closes before."""
     asked: Asked | None = None
@@ -257,7 +257,7 @@ class Baselines:
             selection=active.selection,
             at_cost=at_cost,
             scores=scores,
-            ahead={h: returns_ahead(opens, slice(0, setup.steps), h) for h in HORIZONS},
+            ahead={h: returns_ahead(opens, slice(0, setup.steps), h) for h in DECAY},
         )
 
     def _untraded(self, closes: Float64Array, exposure: float) -> EquityCurves:

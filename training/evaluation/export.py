@@ -23,7 +23,7 @@ from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.pages import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
-from training.forecasts.skill import HORIZONS, clearest
+from training.forecasts.skill import DECAY, clearest
 from utils.arrays import DateArray, Float64Array
 from utils.charts import number
 from utils.config.cli import command_line
@@ -270,10 +270,10 @@ def _score_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     rows = []
     for name, found in evaluation.coefficients.items():
         row: dict[str, Any] = {"Scores": name}
-        for sessions in HORIZONS:
+        for sessions in DECAY:
             one = found.get(sessions)
             row |= {many(sessions, "session"): one and one.mean, f"t {sessions}": number(one.t if one else None, 1)}
-        rows.append(row | {"Days": found[HORIZONS[0]].days if found else None})
+        rows.append(row | {"Days": found[DECAY[0]].days if found else None})
     return rows
 
 

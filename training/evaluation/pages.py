@@ -19,6 +19,8 @@ from utils.runs.run_log import write_atomically
 _HERE = Path(__file__).parent / "page"
 _NUMBER = re.compile(rf"(< |[-+{MINUS}{DASH}])?(\d|$)|[-{DASH}]$")
 """How cells begin that stand to the right of their column."""
+_HYPHEN = re.compile(r"(?<![\w.-])-(?=\d)")
+"""A minus sign, and not a hyphen of a date or a name."""
 
 
 def write_document(text: str, path: Path) -> None:
@@ -47,6 +49,7 @@ def _template(folder: Path, name: str) -> Template:
     environment.filters |= {
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
+        "typeset": lambda text: DASH if text == "-" else _HYPHEN.sub(MINUS, text).replace("+-", "±"),
         "svg": svg_data_uri,
         "described": described,
     }

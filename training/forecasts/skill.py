@@ -14,6 +14,8 @@ from utils.statistics import MeanTest, mean_test
 
 HORIZONS = (1, 5, 20)
 """Sessions from the next open on over which returns are looked at."""
+DECAY = (1, 2, 3, 5, 10, 20)
+"""The same where it is shown how long scores tell of returns."""
 _LEAST_STOCKS = 3
 _NO_VARIATION = 1e-12
 
