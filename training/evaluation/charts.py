@@ -141,10 +141,10 @@ def input_bars(evaluation: Evaluation) -> list[Bar]:
 
 
 def holding_bars(evaluation: Evaluation) -> list[Bar]:
-    """Return the stocks that were held most, by their mean weight of either sign."""
+    """Return the stocks with the largest mean weight, of either sign."""
     weights = pd.DataFrame(100.0 * evaluation.played.weights, columns=[*evaluation.played.tickers])
     mean, last = weights.mean(), weights.iloc[-1]
-    order = weights.abs().mean().sort_values(ascending=False, kind="stable").index[:_DECIDING]
+    order = mean.abs().sort_values(ascending=False, kind="stable").index[:_DECIDING]
     told = {t: f"{number(mean[t], 1)} % in the mean, {number(last[t], 1)} % last" for t in order}
     return bars([(str(t), mean[t], text, 0) for t, text in told.items()])
 
