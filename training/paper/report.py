@@ -125,7 +125,7 @@ def _render(account: Account, played: Backtest) -> str:
         parity=parity_sentence(account, played),
         words=finding(results, dates, opening["certificate"], who),
         who=who,
-        equity=Chart("Profit of account, backtest and benchmark, % of the first capital", x, percent, colours=_COLOURS),
+        equity=Chart("Profit, % of the first capital", x, percent, colours=_COLOURS),
         certificate=Chart(
             f"Capital of a bet on the {who}, from 1",
             x,
@@ -148,11 +148,12 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
         answer = f"{said['status']} {said.get('reason', '')}"
         orders.append({"side": order.side, "ticker": order.ticker, "shares": shares, "answer": answer})
     session, positions, (gained, closed) = book.session(book.last), list[dict[str, Any]](), profits(account)
-    for ticker, shares in session["positions"].items():
-        worth, factor = book.worth({ticker: shares}, book.last), factors[ticker]
-        weight = 100 * worth / session["equity"]
-        positions.append({"ticker": ticker, "shares": shares / factor, "value": worth, "weight, %": weight})
-        positions[-1]["profit"] = gained.get(ticker, 0.0) + worth
+    values = {ticker: book.worth({ticker: shares}, book.last) for ticker, shares in session["positions"].items()}
+    for ticker, worth in sorted(values.items(), key=lambda one: -one[1]):
+        shares = session["positions"][ticker] / factors[ticker]
+        money = {"value": number(worth, 2), "weight, %": number(100 * worth / session["equity"], 2)}
+        profit = number(gained.get(ticker, 0.0) + worth, 2, is_signed=True)
+        positions.append({"ticker": ticker, "shares": shares, **money, "profit": profit})
     fields = ("side", "ticker", "shares", "price", "reason")
     fills = [
         {"session": book.date(day), **{name: getattr(fill, name) for name in fields}}
@@ -164,8 +165,10 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     notes = sorted(noted, key=lambda row: row.number)
     return {
         "Orders for the next session": orders,
-        "Positions": sorted(positions, key=lambda one: -one["value"]),
-        "Closed positions, the last ones": closed[: -_SHOWN - 1 : -1],
+        "Positions": positions,
+        "Closed positions, the last ones": [
+            one | {"profit": number(one["profit"], 2, is_signed=True)} for one in closed[: -_SHOWN - 1 : -1]
+        ],
         "Fills, the last ones": fills[:_SHOWN],
         "Stops, doubts, holds, and sessions that were missed": [
             {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]
