@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from training.evaluation.pages import write_document
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --allow-file-access-from-files"
-WIDTHS = (1280, 390)
+WIDTHS, HEIGHT = (1280, 390), 900
 # Everything that is shown, but for what lies in a box that scrolls.
 LAYOUT = """({
   width: [window.innerWidth, document.documentElement.scrollWidth],
@@ -25,6 +26,7 @@ LAYOUT = """({
     const box = element.getBoundingClientRect();
     return box.left < -1 || box.right > window.innerWidth + 1;
   }).map(element => element.outerHTML.slice(0, 120)),
+  verdict: document.querySelector('.verdict').getBoundingClientRect().bottom,
   pictures: [...document.querySelectorAll('img')].map(image => image.naturalWidth),
   paper: window.getComputedStyle(document.body).backgroundColor,
   requests: window.performance.getEntriesByType('resource').length,
@@ -43,7 +45,7 @@ def pages(real_charts: None, tmp_path_factory: pytest.TempPathFactory) -> list[P
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_the_page_fits_and_is_silent(pages: list[Path], tmp_path: Path, is_dark: bool) -> None:
     frames = "".join(
-        f'<iframe src="{page.resolve().as_uri()}" style="border:0;width:{width}px;height:900px"></iframe>'
+        f'<iframe src="{page.resolve().as_uri()}" style="border:0;width:{width}px;height:{HEIGHT}px"></iframe>'
         for page in pages
         for width in WIDTHS
     )
@@ -59,7 +61,8 @@ def test_the_page_fits_and_is_silent(pages: list[Path], tmp_path: Path, is_dark:
     assert "CONSOLE" not in done.stderr, re.findall(".*CONSOLE.*", done.stderr)
     shown = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
     assert shown is not None
-    for width, one in zip(WIDTHS * 2, json.loads(html.unescape(shown[1])), strict=True):
+    for (page, width), one in zip(product(pages, WIDTHS), json.loads(html.unescape(shown[1])), strict=True):
         assert one["width"] == [width, width] and one["requests"] == 0 and one["outside"] == []
+        assert one["verdict"] < HEIGHT or width < HEIGHT or page.stem == "hostile", "verdict, charts and tiles"
         assert one["pictures"] and min(one["pictures"]) > 100
         assert (max(int(part) for part in re.findall(r"\d+", one["paper"])) < 64) == is_dark

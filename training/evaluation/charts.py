@@ -77,7 +77,7 @@ def daily_charts(evaluation: Evaluation) -> list[Chart]:
     parts = {"net": weights.sum(axis=1), **(held if held["short"].any() else {})}
     count = (np.abs(weights) > 1e-9).sum(axis=1).astype(np.float64)
     share = pd.Series(0.5 * np.abs(played.traded).sum(axis=1) / equity[:-1])
-    turnover = TRADING_DAYS_PER_YEAR * share.rolling(_MONTH, min_periods=1).mean().to_numpy()
+    turnover = TRADING_DAYS_PER_YEAR / _MONTH * share.rolling(_MONTH, min_periods=1).sum().to_numpy()
     ahead = gain_percent(equity) - gain_percent(evaluation.equity[played.benchmark])
     charts = [
         Chart("Exposure, %", dates, {name: 100.0 * part for name, part in parts.items()}, "{:.0f} %"),
