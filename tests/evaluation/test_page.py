@@ -273,7 +273,8 @@ def test_positions_and_trades_are_told_by_stock_and_day(evaluation: Evaluation) 
 def test_what_decided_a_trade_stands_beside_its_result() -> None:
     one = small(decided={2: "leaders +0.41, <b> -0.10", 0: "rsi +0.05"})
     rows = [text for _, text in Page(render(one)).all("tr")]
-    first, second = (next(text for text in rows if text.endswith(end)) for end in ("<b> \N{MINUS SIGN}0.10", "rsi +0.05"))
+    ends = ("<b> \N{MINUS SIGN}0.10", "rsi +0.05")
+    first, second = (next(text for text in rows if text.endswith(end)) for end in ends)
     assert rows.index(first) + 1 == rows.index(second)
     held = one.positions.iloc[2]
     result = number(100 * (held["profit"] - held["costs"]) / 1e6, 2, is_signed=True)
