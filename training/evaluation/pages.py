@@ -49,7 +49,7 @@ def _template(folder: Path, name: str) -> Template:
     environment.filters |= {
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
-        "typeset": lambda text: DASH if text == "-" else _HYPHEN.sub(MINUS, text).replace("+-", "±"),
+        "typeset": lambda text: DASH if text == "-" else _HYPHEN.sub(MINUS, str(text)).replace("+-", "±"),
         "svg": svg_data_uri,
         "described": described,
     }
