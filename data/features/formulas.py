@@ -31,7 +31,7 @@ _MOST, _CHOSEN_FROM = 8, 24
 """Most formulas, and among which they are pursued."""
 _LEAST = 18.0
 """Square of the least t-statistic of a plain formula."""
-_PENALTY = 0.01
+_RIDGE = 0.01
 """Of ridge regressions, in multiples of their squares."""
 _CELLS = 2**19
 """Days times stocks on which formulas are fitted."""
@@ -90,7 +90,7 @@ class Formulas:
             taken.append(best)
             z = np.vstack((z, values[best][known]))
             gram = ((z * weight) @ z.T).astype(np.float64)
-            gram += np.diag(_PENALTY * np.diag(gram) + 1e-9)
+            gram += np.diag(_RIDGE * np.diag(gram) + 1e-9)
             loadings = np.linalg.solve(gram, (z @ both.T).astype(np.float64))
             left = first.copy()
             left[known] -= weight * (loadings[:, 0].astype(np.float32) @ z)
@@ -127,6 +127,6 @@ class Formulas:
 
 
 def _score(formula: Formula, values: Float32Array, y: Float32Array, learned: BoolArray) -> float:
-    """Return the square of its t-statistic, summed by day, less its price: returns of one day are correlated."""
+    """Return the square of its t-statistic, summed by day, less its penalty: returns of one day are correlated."""
     of_day = np.einsum("dn,dn->d", values, y)[learned].astype(np.float64)
-    return float(of_day.sum() ** 2 / max((of_day**2).sum(), 1e-12)) - formula.price
+    return float(of_day.sum() ** 2 / max((of_day**2).sum(), 1e-12)) - formula.penalty

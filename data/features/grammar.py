@@ -31,7 +31,7 @@ _OWN_HALF_LIFE, _LEAST_PAST = 120, 20
 _RISK_HALF_LIFE, _RISKS = 20, (0.3, 3.0)
 """Of the deviation of a stock's returns, and bounds on it in means of all."""
 _WEEK, _TWO_WEEKS, _TREND, _YEAR = 5, 10, 60, 252
-PRICES = {"scale": 1.0, "form": 3.0, "state": 3.0, "late": 1.0, "half_life": 1.0}
+PENALTIES = {"scale": 1.0, "form": 3.0, "state": 3.0, "late": 1.0, "half_life": 1.0}
 """What each choice of a formula takes from the square of its t-statistic: twice the logarithm of the choices, about
 half, for these are alike."""
 
@@ -58,9 +58,9 @@ class Formula(NamedTuple):
         return " ".join(word for word in words if word)
 
     @property
-    def price(self) -> float:
+    def penalty(self) -> float:
         """What its choices take from the square of its t-statistic."""
-        return sum(price for choice, price in PRICES.items() if getattr(self, choice))
+        return sum(penalty for choice, penalty in PENALTIES.items() if getattr(self, choice))
 
     def of(self, table: Quantities) -> Float32Array:
         """Return (days, n) values, 0 in the mean of a day but for memory; row t depends on bars up to t only."""

@@ -125,8 +125,8 @@ def illiquidity_of(bars: WideBars, days: int) -> pd.DataFrame:
 
 
 def weekday_return(bars: WideBars, weeks: int) -> pd.DataFrame:
-    """Return the mean return on the weekday of the next session in some weeks of five sessions (Keloharju, Linnainmaa
-    and Nyberg 2016, "Return seasonalities")."""
+    """Return the returns on the weekday of the next session, summed over some weeks of five sessions (Keloharju,
+    Linnainmaa and Nyberg 2016, "Return seasonalities")."""
     returns = bars.relative_returns.fillna(0.0)
     return sum((returns.shift(_WEEKDAYS * week - 1) for week in range(2, weeks + 1)), returns.shift(_WEEKDAYS - 1))
 
@@ -147,8 +147,8 @@ for _days in (_HALF, _YEAR):
     _quantity(f"to_high_{_days}", "logarithm", to_high, days=_days)
     _quantity(f"smooth_return_{_days}", "logarithm", smooth_return, days=_days)
     _quantity(f"beta_{_days}", "share", beta, days=_days)
+_quantity("volatility_21", "logarithm of deviations", volatility, days=_MONTH)
 for _days in (_MONTH, _QUARTER):
-    _quantity(f"volatility_{_days}", "logarithm of deviations", volatility, days=_days)
     _quantity(f"largest_{_days}", "logarithm", largest, days=_days)
 for _days in (_WEEK, _MONTH, _QUARTER):
     _quantity(f"skew_{_days}", "skewness", skew, days=_days)

@@ -17,7 +17,7 @@ import numpy as np
 from data.features.grammar import (
     CONDITIONS,
     HALF_LIVES,
-    PRICES,
+    PENALTIES,
     SCALES,
     TAILS,
     Formula,
@@ -81,8 +81,8 @@ def screened(table: Quantities, y: Targets) -> list[list[Formula]]:
     ]
     states, best = [*table.states], [list[tuple[float, Formula]]() for _ in y.learned]
     for names, scores in parts:  # (sets, states, scaled, conditions, half-lives)
-        price = _prices(scaled, names, states)
-        for place, of_set in enumerate(scores - price):
+        penalty = _penalties(scaled, names, states)
+        for place, of_set in enumerate(scores - penalty):
             for at in np.argpartition(-of_set, min(SHORTLIST, of_set.size - 1), axis=None)[:SHORTLIST]:
                 state, quantity, under_it, half_life = np.unravel_index(at, of_set.shape)
                 formula = Formula(*scaled[quantity], *names[under_it], states[state], HALF_LIVES[half_life])
@@ -90,17 +90,17 @@ def screened(table: Quantities, y: Targets) -> list[list[Formula]]:
     return [[formula for _, formula in sorted(each, reverse=True)[:SHORTLIST]] for each in best]
 
 
-def _prices(
+def _penalties(
     scaled: Sequence[tuple[str, str]], conditions: Sequence[tuple[str, str]], states: Sequence[str]
 ) -> Float32Array:
-    """Return the prices of (states, scaled, conditions, half-lives)."""
+    """Return the penalties of (states, scaled, conditions, half-lives)."""
     parts = (
         ("state", states),
         ("scale", [scale for _, scale in scaled]),
         ("form", [form for form, _ in conditions]),
         ("half_life", HALF_LIVES),
     )
-    of_choices = [np.array([PRICES[choice] * bool(option) for option in options]) for choice, options in parts]
+    of_choices = [np.array([PENALTIES[choice] * bool(option) for option in options]) for choice, options in parts]
     return np.asarray(sum(np.ix_(*of_choices)), dtype=np.float32)
 
 
@@ -138,7 +138,7 @@ class _Screen:
         shape = count, under.shape[2], len(self.learned), len(HALF_LIVES)
         total, square = np.zeros((len(self.states), np.prod(shape))), np.zeros((len(self.states), *shape[:3]))
         variance = np.zeros((len(self.learned), count * under.shape[2]))
-        lagged = np.zeros((len(HALF_LIVES), count, under.shape[2]))
+        autocovariance = np.zeros((len(HALF_LIVES), count, under.shape[2]))
         for first in range(0, days, _DAYS):
             some = slice(first, min(first + _DAYS, days))
             earlier = max(0, first - HALF_LIVES[-1])
@@ -156,26 +156,26 @@ class _Screen:
                 if first >= lag:
                     before = z_before[first - earlier - lag :][: len(z)]
                     under_before = under[first - lag : some.stop - lag]
-                    lagged[place] += np.matmul(weighted * before, by * under_before).sum(axis=0)
+                    autocovariance[place] += np.matmul(weighted * before, by * under_before).sum(axis=0)
         of_set = [self.weight[known].sum() for known in self.learned]
         unit = (self.y**2).sum(axis=(1, 2)) / np.maximum(of_set, 1e-9)
         variance = unit[:, None, None] * variance.reshape(len(unit), count, -1)
         share = (self.states**2).mean(axis=1)
         of_memory = share[:, None, None, None, None] * (
-            variance[..., None] * _gains(lagged, int((self.weight > 0).sum()))
+            variance[..., None] * _gains(autocovariance, int((self.weight > 0).sum()))
         )
         top = total.reshape(len(self.states), *shape).transpose(0, 3, 1, 2, 4)
         of_memory[..., 0] = square.transpose(0, 3, 1, 2)
         return np.asarray((top**2 / np.maximum(of_memory, 1e-9)).transpose(1, 0, 2, 3, 4))
 
 
-def _gains(lagged: Float64Array, cells: int) -> Float64Array:
-    """Return the variance of memories over that of what is remembered, (..., half-lives), from the (half-lives, ...)
-    products of values with those of as many sessions before, over so many cells; between these correlations are
-    interpolated. Those within three standard errors count as 0: long memories would sum up their errors."""
-    correlation = lagged / np.maximum(lagged[:1], 1e-9)
+def _gains(autocovariance: Float64Array, cells: int) -> Float64Array:
+    """Return the variance of memories over that of what is remembered, (..., half-lives), from their (half-lives, ...)
+    autocovariances at as many sessions, over so many days and stocks; between these autocorrelations are interpolated.
+    Those within three standard errors count as 0: long memories would sum up their errors."""
+    correlation = autocovariance / np.maximum(autocovariance[:1], 1e-9)
     correlation[np.abs(correlation) < 3 / np.sqrt(max(cells, 1))] = 0.0
-    gains = np.ones((*lagged.shape[1:], len(HALF_LIVES)))
+    gains = np.ones((*autocovariance.shape[1:], len(HALF_LIVES)))
     for place, half_life in enumerate(HALF_LIVES[1:], start=1):
         kept, lags = 0.5 ** (1 / half_life), np.arange(1, 6 * half_life)
         at = np.stack([np.interp(lags, HALF_LIVES, unit) for unit in np.eye(len(HALF_LIVES))])

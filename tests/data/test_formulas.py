@@ -103,11 +103,11 @@ def test_a_saved_search_is_the_same_one() -> None:
     assert (Formulas().of(market, slice(3, 5)) == 0).all()
 
 
-def test_formulas_in_words_and_their_prices() -> None:
+def test_formulas_in_words_and_their_penalties() -> None:
     whole = Formula("gap", "own", "times", "move_1", "not wild", 10, 2)
     assert str(whole) == "gap against its past times move_1 in not wild markets 2 late with half-life 10"
     assert str(Formula("gap", form="low", late=1)) == "gap low 1 late" and str(Formula("gap")) == "gap"
-    assert whole.price == 1 + 3 + 3 + 1 + 1 and Formula("gap").price == 0
+    assert whole.penalty == 1 + 3 + 3 + 1 + 1 and Formula("gap").penalty == 0
     assert [*Formulas((Formula("gap"),), ((-0.1234, 0.0),))] == ["gap -0.123%"]
 
 
@@ -285,9 +285,9 @@ def test_a_sparse_column_of_events_is_found() -> None:
 
 
 def exact_score(formula: Formula, table: Quantities, y: Float64Array, learned: BoolArray) -> float:
-    """t^2 by day, less the price."""
+    """t^2 by day, less the penalty."""
     of_day = (formula.of(table).astype(np.float64) * y).sum(axis=1)[learned]
-    return float(of_day.sum() ** 2 / max((of_day**2).sum(), 1e-12)) - formula.price
+    return float(of_day.sum() ** 2 / max((of_day**2).sum(), 1e-12)) - formula.penalty
 
 
 def test_the_best_of_all_is_on_the_shortlist(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,12 +314,12 @@ def test_the_best_of_all_is_on_the_shortlist(monkeypatch: pytest.MonkeyPatch) ->
     assert ranks.corr(pd.Series(-np.arange(len(ranks))), method="spearman") > 0.5
 
 
-def test_prices_of_the_screen_are_those_of_formulas() -> None:
+def test_penalties_of_the_screen_are_those_of_formulas() -> None:
     scaled, conditions, states = [("gap", ""), ("gap", "own")], [("", ""), ("times", "gap")], ["", "wild"]
-    found = screen._prices(scaled, conditions, states)
+    found = screen._penalties(scaled, conditions, states)
     for at in np.ndindex(2, 2, 2, 5):
         one = Formula(*scaled[at[1]], *conditions[at[2]], states[at[0]], (0, 1, 3, 10, 40)[at[3]])
-        assert found[at] == one.price
+        assert found[at] == one.penalty
 
 
 def hand_made() -> tuple[Market, dict[str, Float64Array]]:
