@@ -33,10 +33,9 @@ UNSTEADY = frozenset({"seconds", "memory", "minutes", "step_times", "collection_
 _SHOWN = 20
 _TINY = "--population-size 4 --split.context-window-days 32 --evaluation.random-pickers 20"
 _PICKERS = "--random-pickers 50"
-_CLOSED_FORM = "--learning.gradient-steps 0 --learning.replay-capacity 80000 --evaluation.evidence require"
-"""Agents without networks, as they were before there were any."""
 _NETWORKS = "--learning.training-starts 4000 --learning.gradient-steps 8 --learning.batch-size 64"
 """Networks learn from the first generation on."""
+_REQUIRED = f"{_NETWORKS} --learning.replay-capacity 80000 --evaluation.evidence require"
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,13 @@ _FUEL = "--runs-dir {runs} --run fire"
 CASES = (
     Case(
         "quick",
-        (f"--profile quick {_CLOSED_FORM} --generations 3 --runs-dir {{runs}} --run quick", *_judged("quick")),
+        (f"--profile quick {_REQUIRED} --generations 3 --runs-dir {{runs}} --run quick", *_judged("quick")),
         ("quick/metrics.jsonl", "quick/checkpoints/*", *_JUDGED_FILES),
     ),
     Case(
         "full",
         (
-            f"--data {{data}} --profile full --generations 3 {_TINY} {_CLOSED_FORM} --runs-dir {{runs}} --run full",
+            f"--data {{data}} --profile full --generations 3 {_TINY} {_REQUIRED} --runs-dir {{runs}} --run full",
             *_judged("full"),
         ),
         ("full/metrics.jsonl", "full/checkpoints/*", *_JUDGED_FILES),
@@ -79,7 +78,7 @@ CASES = (
         "walk-forward",
         (
             f"walk-forward --data {{data}} --profile full --folds 2 --test-windows 1 --generations 2 {_TINY} "
-            f"{_CLOSED_FORM} --validation-days 160 --runs-dir {{runs}} --run walk",
+            f"{_REQUIRED} --validation-days 160 --runs-dir {{runs}} --run walk",
         ),
         ("walk/results.json", "walk/*.csv", "walk/fold-*/metrics.jsonl", "walk/fold-2/checkpoints/*"),
     ),

@@ -45,7 +45,7 @@ def trainer_on(
     days = TrainingDays.of(market, env.portfolio.quotes.first(len(env.tickers)), env.rules)
     require_memory_to_train(market, days, env, learning, evolution, evaluation)
     scale = days.transitions.reward_scale
-    population = Population(evolution, learning, days.inputs, env.rules, device, streams, folds=days.folds, scale=scale)
+    population = Population(evolution, learning, days.inputs, env.rules, device, streams, gains=days.gains, scale=scale)
     replay_buffer = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
     parts = market, days, env, val_env, population, replay_buffer, learning, evaluation, streams
     return ERLTrainer(*parts, log=log, safe_point=safe_point)

@@ -164,7 +164,6 @@ def step(networks: Networks, tau: float, gradient_scale: float = 1.0) -> None:
 
     Targets move by `tau`, and by more in the first 1 / tau steps, see `AdamW.target_rate`.
     """
-    networks.mask_gradients()
     online, target = networks.online, networks.target
     for optimizer, online_part, target_part in (
         (networks.critic_optimizer, online.critic.flat, target.critic.flat),

@@ -1,9 +1,9 @@
 """Evolution as pure functions: first draw, selection, crossover and mutation.
 
-An agent has five genes, the numbers that gradients do not reach: the price of risk, the largest weight, the price of
-the risk of cash, the hurdle of its trades, and the horizon of its discount. A population's are one tensor, (agents,
-genes) of logarithms to base 2, each within bounds. Beside them the weights of actors evolve, and the groups of features
-that networks see. `Population.inherit` puts it all together.
+An agent has six genes, the numbers that gradients do not reach: the price of risk, the largest weight, the price of
+the risk of cash, the hurdle of its trades, the horizon of its discount, and its doubt of inputs. A population's are one
+tensor, (agents, genes) of logarithms to base 2, each within bounds. Beside them the weights of actors evolve, and the
+groups of features that networks see. `Population.inherit` puts it all together.
 """
 
 import torch
@@ -11,11 +11,12 @@ from torch import Tensor
 
 from utils.config.trader import EvolutionConfig
 
-GENES = ("risk", "largest", "exposure", "hurdle", "horizon")
+GENES = ("risk", "largest", "exposure", "hurdle", "horizon", "doubt")
 """Price of risk, see `models.band`; largest weight of a stock; price of the risk of being invested less than the
-benchmark; hurdle, multiples of its cost that a trade must be worth; sessions, 1 / (1 - gamma), of the discount."""
-RISK, LARGEST, EXPOSURE, HURDLE, HORIZON = range(len(GENES))
-BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (0.5, 2.0), (2.5, 20.0))
+benchmark; hurdle, multiples of its cost that a trade must be worth; sessions, 1 / (1 - gamma), of the discount; power
+of the gains of inputs, see `models.networks.ActorCritic`."""
+RISK, LARGEST, EXPOSURE, HURDLE, HORIZON, DOUBT = range(len(GENES))
+BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (0.5, 2.0), (2.5, 20.0), (0.25, 4.0))
 LOW, HIGH = torch.tensor(BOUNDS, dtype=torch.float64).log2().unbind(1)
 _DOUBTED = (LOW + HIGH) / 2
 _DOUBTED[HURDLE] = HIGH[HURDLE]

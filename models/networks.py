@@ -52,22 +52,20 @@ class Perceptrons:
         layers = ((inputs, hidden), (1, hidden), (hidden, hidden), (1, hidden), (hidden, outputs), (1, outputs))
         return as_matrices(self.flat, layers)
 
-    def layers(self, x: Tensor, *, beside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map (*stack, rows, inputs) to the (*stack, rows, hidden) units of the second hidden layer, to the outputs,
-        (*stack, rows, outputs), and by a linear map of the inputs, with which they are read once.
+    def layers(self, x: Tensor, gains: Tensor) -> tuple[Tensor, Tensor]:
+        """Map (*stack, rows, inputs) to the (*stack, rows, hidden) units of the second hidden layer and to the outputs,
+        (*stack, rows, outputs).
 
         Args:
-            beside: (*stack, 1 + inputs, any) constants and weights of that map.
+            gains: (*stack, inputs) factors of the inputs.
         """
         stack = self.flat.shape[:-1]
         rows = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         w1, b1, w2, b2, w3, b3 = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).matrices
-        constants, weights = beside.flatten(0, -3).split((1, self.sizes[0]), dim=1)
-        both_maps = torch.cat((b1, constants), dim=-1), rows, torch.cat((w1, weights), dim=-1)
-        first, other = torch.baddbmm(*both_maps).split((self.sizes[1], beside.shape[-1]), dim=-1)
+        first = torch.baddbmm(b1, rows, w1 * gains.flatten(0, -2)[..., None])
         hidden = functional.silu(torch.baddbmm(b2, functional.silu(first), w2))
-        outputs = hidden, torch.baddbmm(b3, hidden, w3), other
-        return tuple(part.view(*stack, *part.shape[-2:]) for part in outputs)  # type: ignore[return-value]
+        outputs = torch.baddbmm(b3, hidden, w3)
+        return hidden.view(*stack, *hidden.shape[-2:]), outputs.view(*stack, *outputs.shape[-2:])
 
 
 def as_matrices(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
@@ -82,17 +80,17 @@ class ActorCritic:
 
     The critic tells what a position in a stock gains until it is sold, in percent of its value; the actor's score of
     the stock has the same unit, see `models.policy`. Its layer reads the hidden units of the critic, which it does not
-    train (Yarats et al. 2021, "Improving sample efficiency in model-free reinforcement learning from images"). Both
-    learn what is to be added to a closed form (Silver et al. 2018, "Residual policy learning"): the steps of an
-    optimiser would move all of its weights, those that evidence has shrunk to nothing among them.
+    train (Yarats et al. 2021, "Improving sample efficiency in model-free reinforcement learning from images").
+    Inputs count for more the clearer they tell of returns, as by automatic relevance determination (Neal 1996,
+    "Bayesian learning for neural networks"): the steps of an optimiser are as large by inputs of noise.
     """
 
     critic: Perceptrons
     """(A, folds)"""
     actor: Tensor
     """(A, folds, hidden + 1)"""
-    start: Tensor
-    """(A, folds, 1 + inputs, 1) closed form: a constant and the weights of inputs, in units."""
+    gains: Tensor
+    """(A, folds, inputs) factors of the inputs, 0 of those that an agent does not see."""
     scale: Tensor
     """(A,): percent in a unit of the outputs."""
 
@@ -105,9 +103,9 @@ class ActorCritic:
         """Return the values of the critics and the scores of the actors, (A, folds, rows) each, percent, by (folds,
         rows, inputs)."""
         weights, bias = self.actor_matrices
-        hidden, values, start = self.critic.layers(x, beside=self.start)
+        hidden, values = self.critic.layers(x, self.gains)
         scores, scale = hidden.detach() @ weights + bias, self.scale[:, None, None]
-        return (values + start).squeeze(-1) * scale, (scores + start).squeeze(-1) * scale
+        return values.squeeze(-1) * scale, scores.squeeze(-1) * scale
 
     @torch.no_grad()
     def played_scores(self, agent: int, fold: int, x: Tensor) -> Tensor:
@@ -117,13 +115,12 @@ class ActorCritic:
         """
         w1, b1, w2, b2, *_ = (part.detach()[agent, fold] for part in self.critic.matrices)
         weights, bias = (part.detach()[agent, fold] for part in self.actor_matrices)
-        constant, linear = self.start[agent, fold].split((1, len(w1)))
-        constants, maps = torch.cat((b1, constant + bias), dim=-1), torch.cat((w1, linear), dim=-1)
+        w1 = w1 * self.gains[agent, fold, :, None]
         scores = x.new_empty(len(x))
         for rows, out in zip(x.split(_ROWS_AT_ONCE), scores.split(_ROWS_AT_ONCE), strict=True):
-            first, direct = torch.addmm(constants, rows, maps).split((w1.shape[1], 1), dim=1)
-            hidden = functional.silu(torch.addmm(b2, functional.silu(first), w2), inplace=True)
-            out.copy_(torch.addmm(direct, hidden, weights)[:, 0] * self.scale[agent])
+            first = functional.silu(torch.addmm(b1, rows, w1), inplace=True)
+            hidden = functional.silu(torch.addmm(b2, first, w2), inplace=True)
+            out.copy_(torch.addmm(bias, hidden, weights)[:, 0] * self.scale[agent])
         return scores
 
 
@@ -185,7 +182,7 @@ def _by_agent(values: Tensor, part: Tensor) -> Tensor:
 
 
 _KINDS = ("", "_target", "_first", "_second")
-NOT_LEARNED = ("input_mask", "start", "scale")
+NOT_LEARNED = ("gains", "scale")
 """Tensors of networks that are given."""
 
 
@@ -199,15 +196,15 @@ class Networks:
         """
         self.tensors = learned = {name: part.detach() for name, part in tensors.items()}
         self.learning_rate = learning_rate
-        self.input_mask, self.start, self.scale = (learned[name] for name in NOT_LEARNED)
-        """(A, inputs) bool: the inputs that each agent looks at; and see `ActorCritic`."""
-        self.sizes = self.input_mask.shape[1], learned["actor"].shape[2] - 1, 1
+        self.gains, self.scale = (learned[name] for name in NOT_LEARNED)
+        """See `ActorCritic`."""
+        self.sizes = self.gains.shape[2], learned["actor"].shape[2] - 1, 1
         self.online, self.target = self._actor_critic(""), self._actor_critic("_target")
         self.critic_optimizer, self.actor_optimizer = self._optimizer("critic"), self._optimizer("actor")
 
     def _actor_critic(self, kind: str) -> ActorCritic:
         critic = Perceptrons(self.tensors[f"critic{kind}"], self.sizes)
-        return ActorCritic(critic, self.tensors[f"actor{kind}"], self.start, self.scale)
+        return ActorCritic(critic, self.tensors[f"actor{kind}"], self.gains, self.scale)
 
     def _optimizer(self, owner: str) -> AdamW:
         first, second = (self.tensors[f"{owner}{kind}"] for kind in _KINDS[2:])
@@ -215,20 +212,14 @@ class Networks:
 
     @classmethod
     def initialize(
-        cls,
-        input_mask: Tensor,
-        hidden: int,
-        folds: int,
-        learning_rate: float,
-        generator: torch.Generator,
-        scale: float = 1.0,
+        cls, gains: Tensor, hidden: int, learning_rate: float, generator: torch.Generator, scale: float = 1.0
     ) -> Networks:
-        """Draw the networks of agents with these (A, inputs) input masks; all outputs are zero, targets equal.
+        """Draw the networks of agents with these (A, folds, inputs) gains; all outputs are zero, targets equal.
 
         Args:
             scale: percent in a unit of the outputs.
         """
-        agents, inputs = input_mask.shape
+        agents, folds, inputs = gains.shape
         critic = Perceptrons.initialize((agents, folds), (inputs, hidden, 1), generator)
         actor = torch.zeros(agents, folds, hidden + 1)
         tensors = {
@@ -237,8 +228,7 @@ class Networks:
             for kind in _KINDS
         }
         tensors |= {f"{owner}_counts": torch.zeros(agents, 3) for owner in ("critic", "actor")}
-        start = torch.zeros(agents, folds, 1 + inputs, 1)
-        given = {"input_mask": input_mask.clone(), "start": start, "scale": torch.full((agents,), scale)}
+        given = {"gains": gains.clone(), "scale": torch.full((agents,), scale)}
         networks = cls(tensors | given, learning_rate)
         networks.mask()
         return networks
@@ -265,21 +255,7 @@ class Networks:
             part.copy_(tensors[name])
 
     @torch.no_grad()
-    def start_from(self, weights: Tensor) -> None:
-        """Begin with (A, folds, inputs + 1) weights of a constant and the inputs, in units."""
-        self.start.copy_(weights[..., None])
-        self.mask()
-
-    @torch.no_grad()
     def mask(self) -> None:
-        """Zero what belongs to masked inputs in the closed form, and in weights, targets and moments."""
-        parts = [self._actor_critic(kind).critic.matrices[0] for kind in _KINDS]
-        for part in (self.start[:, :, 1:], *parts):
-            part.masked_fill_(~self.input_mask[:, None, :, None], 0.0)
-
-    @torch.no_grad()
-    def mask_gradients(self) -> None:
-        """Zero the gradients of what belongs to masked inputs."""
-        critic = self.online.critic.flat.grad
-        assert critic is not None
-        Perceptrons(critic, self.sizes).matrices[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
+        """Zero what belongs to masked inputs in weights, targets and moments."""
+        for kind in _KINDS:
+            self._actor_critic(kind).critic.matrices[0].masked_fill_(self.gains[..., None] == 0, 0.0)

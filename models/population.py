@@ -13,6 +13,7 @@ from data.features.inputs import TradeInputs
 from models.ddpg_agent import HISTORY, DDPGAgent
 from models.evidence import Evidence
 from models.evolution import (
+    DOUBT,
     HORIZON,
     elite_count,
     mutate_actors,
@@ -21,11 +22,11 @@ from models.evolution import (
     random_genes,
     ranked,
 )
-from models.networks import NOT_LEARNED, Networks
+from models.networks import Networks
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
 from utils.memory.guard import require_memory
 
-_STATE = ("genes", "feature_groups", "elites", "founders", "examined", "updates", "fittest", "fitness")
+_STATE = ("genes", "feature_groups", "gains", "elites", "founders", "examined", "updates", "fittest", "fitness")
 UNKNOWN = Evidence()
 """Of an untested agent."""
 ORIGINS = ("founders", "elites", "children")
@@ -44,16 +45,17 @@ class Population:
         device: torch.device,
         generators: Mapping[str, torch.Generator],
         *,
-        folds: int,
+        gains: Tensor,
         scale: float,
     ) -> None:
         """Draw genes and networks.
 
         Args:
+            gains: (folds, inputs) of all inputs, see `ActorCritic`.
             scale: percent in a unit of what networks tell.
         """
         size, units, inputs_seen = evolution.population_size, learning.hidden, len(inputs.group_of_input)
-        weights = {"--population-size": size, "--learning.hidden": units, "weights": (units + inputs_seen) * folds}
+        weights = {"--population-size": size, "--learning.hidden": units, "weights": (units + inputs_seen) * len(gains)}
         # With targets, gradients, moments, and the copies of a generation and a checkpoint.
         require_memory("networks", {**weights, "bytes": 60})
         self.evolution, self.inputs, self.rules, self.device = evolution, inputs, rules, device
@@ -62,8 +64,11 @@ class Population:
         """(P, genes)"""
         self.feature_groups = random_feature_groups(size, len(inputs.groups), generators["networks"])
         """(P, groups) bool: the groups of inputs that each agent's networks see; inherited with the networks."""
-        shape = self.input_mask, learning.hidden, folds, learning.learning_rate
-        drawn = Networks.initialize(*shape, generators["networks"], scale)
+        self.gains = gains.cpu()
+        """(folds, inputs) of agents that see all inputs."""
+        drawn = Networks.initialize(
+            self.gains_of_agents, learning.hidden, learning.learning_rate, generators["networks"], scale
+        )
         self.networks = drawn.map(lambda part: part.to(device))
         self.elites = list(range(elite_count(evolution)))
         """Rows of the fittest agents of the last evaluation, the fittest first."""
@@ -115,9 +120,10 @@ class Population:
         return (1.0 - 1.0 / self.values[:, HORIZON]).float()
 
     @property
-    def input_mask(self) -> Tensor:
-        """(P, inputs) bool: the inputs that each agent's networks see."""
-        return self.feature_groups[:, self.inputs.group_of_input]
+    def gains_of_agents(self) -> Tensor:
+        """(P, folds, inputs) float32, 0 of inputs that an agent's networks do not see."""
+        powers = (2.0 ** self.genes[:, DOUBT, None, None]).float()
+        return self.gains**powers * self.feature_groups[:, None, self.inputs.group_of_input]
 
     @property
     def trials(self) -> int:
@@ -128,20 +134,6 @@ class Population:
     def fittest_agent(self) -> DDPGAgent:
         """A clone of the fittest agent of the last evaluation."""
         return self[self.elites[0]].clone()
-
-    def start_from(self, weights: Tensor) -> None:
-        """Begin with the closed form: (folds, inputs + 1, P), see `TrainingDays.closed_form`."""
-        self.networks.start_from(weights.to(self.device).movedim(2, 0))
-
-    def closed_form(self, weights: Tensor, rows: Sequence[int]) -> DDPGAgent:
-        """Return some agents as one with their genes, but with networks that only hold the closed form that those of
-        their ancestors in the first generation started from."""
-        networks = self.networks.rows(torch.tensor(list(rows), device=self.device))
-        tensors = networks.tensors.items()
-        blank = {name: value if name in NOT_LEARNED else torch.zeros_like(value) for name, value in tensors}
-        networks = Networks(blank, networks.learning_rate)
-        networks.start_from(weights.to(self.device).movedim(2, 0)[[self.founders[row] for row in rows]])
-        return self._agent(networks, rows)
 
     def select_elites(self, fitness: Tensor) -> None:
         """Take the (P,) fitness of an evaluation; choose the elites."""
@@ -177,7 +169,7 @@ class Population:
         self.feature_groups = mutate_feature_groups(self.feature_groups[parents], is_child, generators["sight"])
         rows = parents.to(self.device)
         self.networks.assign({name: part[rows] for name, part in self.networks.tensors.items()})
-        self.networks.input_mask.copy_(self.input_mask)
+        self.networks.gains.copy_(self.gains_of_agents)
         online, target = self.networks.tensors["actor"], self.networks.tensors["actor_target"]
         mutate_actors(online, target, is_child, self.evolution.mutation_strength, generators["networks"])
         self.networks.mask()
@@ -191,7 +183,7 @@ class Population:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         vars(self).update({name: state[name] for name in _STATE})
-        self.feature_groups = self.feature_groups.cpu()
+        self.feature_groups, self.gains = self.feature_groups.cpu(), self.gains.cpu()
         self.networks.assign(state["networks"])
         for agent, losses in zip(self._views, state["losses"], strict=True):
             agent.losses = {name: deque(values, maxlen=HISTORY) for name, values in losses.items()}

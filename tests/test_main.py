@@ -23,7 +23,7 @@ from utils.runs.run_log import RunLog
 pytestmark = pytest.mark.usefixtures("small_heap")
 POLICIES = {
     "champion",
-    *("best agent", "closed form", "random picker", "equal weight", "buy and hold", "equal risk"),
+    *("best agent", "random picker", "equal weight", "buy and hold", "equal risk"),
     *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility", "filled at the next close"),
 }
 

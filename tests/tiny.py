@@ -141,8 +141,8 @@ def tiny_agent(
         genes: of each of its `members`.
     """
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
-    mask = torch.ones(members, inputs.size - 1, dtype=torch.bool)
-    networks = shake(Networks.initialize(mask, 4, folds, 0.01, seeded(seed)), 0.3, seeded(seed + 1))
+    gains = torch.ones(members, folds, inputs.size - 1)
+    networks = shake(Networks.initialize(gains, 4, 0.01, seeded(seed)), 0.3, seeded(seed + 1))
     return DDPGAgent(inputs, networks, torch.tensor([genes] * members).double(), rules, Evidence())
 
 
@@ -161,8 +161,8 @@ def acted(
 
 @torch.no_grad()
 def shake(networks: Networks, scale: float, draws: torch.Generator) -> Networks:
-    """Add noise to all parameters, targets and the closed form, so that none is zero but for masked inputs."""
-    for name in ("critic", "critic_target", "actor", "actor_target", "start"):
+    """Add noise to all parameters and targets, so that none is zero but for masked inputs."""
+    for name in ("critic", "critic_target", "actor", "actor_target"):
         part = networks.tensors[name]
         part += scale * torch.randn(part.shape, generator=draws)
     networks.mask()

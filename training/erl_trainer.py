@@ -94,9 +94,6 @@ class ERLTrainer:
         self.train_start_idx, self.train_end_idx = splits.train.first, splits.train.last
         self.val_start_idx = splits.validation.first
         self.graph = CudaGraph[UpdateInputs, Tensor]("updates")
-        self._start_weights: Tensor | None = None
-        if learning.warm_start:
-            self.start_networks()
         self.played: PopulationResults
         """Results of the last evaluation."""
         self.measures, self.validation = dict[str, float](), dict[str, float]()
@@ -106,12 +103,7 @@ class ERLTrainer:
         self.best_fitness = math.nan
         """Largest of all evaluations, each of which has windows of its own; NaN before the first one."""
         self._best_ever = self.population.fittest_agent.state_dict()
-        self._usuals = dict[str, float]()  # usual levels of what stands beside the champion, where training has ended
-
-    def start_networks(self) -> None:
-        """Start all networks from the closed form of their agents' discounts."""
-        self._start_weights = self.training_days.closed_form(self.population.gammas)
-        self.population.start_from(self._start_weights)
+        self._usual_of_fittest: float | None = None  # where training has ended
 
     def evaluate_population(self) -> tuple[Tensor, dict[str, float]]:
         """Play all agents out of fold on windows of training days; fill the replay buffer.
@@ -154,7 +146,7 @@ class ERLTrainer:
         self.safe_point()
         population, learning, replay = self.population, self.learning, self.replay_buffer
         transitions, losses = self.training_days.transitions, list[Tensor]()
-        if learning.has_gradients and replay.is_ready and replay.has_days(transitions.allowed):
+        if learning.gradient_steps and replay.is_ready and replay.has_days(transitions.allowed):
             # What all steps learn from is drawn beforehand; `ddpg.update` splits it into micro-batches.
             draws, stocks = self.generators["batches"], learning.batch_size * learning.gradient_accumulation
             days, steps = max(1, round(stocks / transitions.stocks_per_day)), learning.gradient_steps
@@ -165,7 +157,7 @@ class ERLTrainer:
                 inputs = UpdateInputs(stock_rows[now], replay_rows[now], population.gammas)
                 losses.append(self.graph.run(self.update_networks, inputs, population.networks).clone())
                 population.updates += 1
-        elif learning.has_gradients:
+        elif learning.gradient_steps:
             logger.info("%s", replay, extra=FILE_ONLY)
         means = population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True))) if losses else {}
         self.champion = self.build_champion()
@@ -214,13 +206,6 @@ class ERLTrainer:
         """Return the usual level of an agent's scores."""
         return float(self.training_days.usual(agent.networks.target, range(len(agent.genes))).mean())
 
-    def _as_champion(self, agent: DDPGAgent, name: str) -> DDPGAgent:
-        """Return an agent that is followed as far as the champion is, on the champion's evidence."""
-        champion, usual = self.champion, self._usuals.get(name)
-        known: dict[str, Any] = {name: getattr(champion, name) for name in ("evidence", "shrink", "timing")}
-        known["genes"] = believed_genes(agent.genes, champion.shrink, champion.timing)
-        return replace(agent, usual=self._usual(agent) if usual is None else usual, **known)
-
     @property
     def generation(self) -> int:
         """Generations so far."""
@@ -242,17 +227,12 @@ class ERLTrainer:
         return DDPGAgent.from_state(self._best_ever, self.device).clone()
 
     @property
-    def closed_form(self) -> DDPGAgent | None:
-        """The champion without what its networks learned; None for a run that started from random numbers."""
-        if self._start_weights is None:
-            return None
-        start = self.population.closed_form(self._start_weights, self.population.elites)
-        return self._as_champion(start, "closed_form")
-
-    @property
     def fittest_agent(self) -> DDPGAgent:
         """A clone of the fittest agent of the last evaluation, with the champion's evidence and shrink."""
-        return self._as_champion(self.population.fittest_agent, "fittest_agent")
+        agent, champion, usual = self.population.fittest_agent, self.champion, self._usual_of_fittest
+        known: dict[str, Any] = {name: getattr(champion, name) for name in ("evidence", "shrink", "timing")}
+        known["genes"] = believed_genes(agent.genes, champion.shrink, champion.timing)
+        return replace(agent, usual=self._usual(agent) if usual is None else usual, **known)
 
     @torch.no_grad()
     def run_episode(
@@ -305,16 +285,13 @@ class ERLTrainer:
 
         Returns:
             Mean profits in percent of the initial capital: of the champion, of its agents if their forecasts were
-            followed in full, of the benchmark, and, once networks have learned, of the closed form that they started
-            from; and the standard error of what its agents add to it.
+            followed in full, and of the benchmark; and the standard error of what its agents add to that.
         """
         rules, span = self.val_env.rules, self.market.splits.validation
         starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
         days = slice(int(starts.min()), int(starts.max()) + rules.episode_steps)
         agents = [self.champion, self.champion.shrunk(1.0)]
-        if self.population.updates and (closed_form := self.closed_form) is not None:
-            agents.append(closed_form.shrunk(1.0))
         of_networks = {id(one.networks): self._forecasts(one, days) for one in agents}
         forecasts = [of_networks[id(one.networks)] for one in agents]
         shares = torch.tensor([(one.shrink, one.timing) for one in agents], dtype=torch.float64, device=self.device)
@@ -329,11 +306,11 @@ class ERLTrainer:
             label="Validating agent",
         )
         percent = 100 * (played.equity[-1].mean(1) / rules.initial_capital - 1)
-        result = dict(zip(("champion", "agents", "closed_form"), percent.tolist(), strict=False))
+        result = dict(zip(("champion", "agents"), percent.tolist(), strict=True))
         result["benchmark"] = 100 * (float(played.benchmark[-1].mean()) / rules.initial_capital - 1)
-        if len(agents) > 2 and len(starts) > 1:  # of windows that overlap only as many count as fit side by side
+        if len(starts) > 1:  # of windows that overlap only as many count as fit side by side
             apart = min(len(starts), max(1, span.days // rules.episode_steps))
-            result["added_error"] = float((played.excess[1] - played.excess[2]).std()) / math.sqrt(apart)
+            result["added_error"] = float(played.excess[1].std()) / math.sqrt(apart)
         self.validation = result
         return result
 
@@ -343,8 +320,7 @@ class ERLTrainer:
 
     def end_training(self) -> None:
         """Free what evaluating, training and validating need, such as the inputs of the training days."""
-        beside = {"fittest_agent": self.fittest_agent, "closed_form": self.closed_form}
-        self._usuals = {name: agent.usual for name, agent in beside.items() if agent is not None}
+        self._usual_of_fittest = self.fittest_agent.usual
         del self.training_days, self.rollouts, self.graph
 
     def state_dict(self) -> dict[str, Any]:
@@ -356,8 +332,6 @@ class ERLTrainer:
             "population": self.population.state_dict(),
             "champion": self.champion.state_dict(),
             "best_agent": self.fittest_agent.state_dict(),
-            **({} if (start := self.closed_form) is None else {"closed_form": start.state_dict()}),
-            "start": {} if self._start_weights is None else {"weights": self._start_weights},
             "best_ever": self._best_ever,
             "replay": self.replay_buffer.state_dict(),
             "progress": {
@@ -381,7 +355,6 @@ class ERLTrainer:
         self.fitness_history = deque(progress["fitness_history"], maxlen=HISTORY)
         self.best_fitness, self._best_ever = progress["best_fitness"], state["best_ever"]
         self.population.load_state_dict(state["population"])
-        self._start_weights = state["start"].get("weights")
         self.champion = DDPGAgent.from_state(state["champion"], device)
         self.replay_buffer.load_state_dict(state["replay"])
         for name, generator in self.generators.items():

@@ -87,7 +87,7 @@ def train(
         require_memory_to_train(market, days, eval_env, learning, evolution, evaluation)
         streams, scale = random_streams(config.seed), days.transitions.reward_scale
         fitted = days.inputs, config.env, device, streams
-        population = Population(evolution, learning, *fitted, folds=days.folds, scale=scale)
+        population = Population(evolution, learning, *fitted, gains=days.gains, scale=scale)
         replay_buffer = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
         log = GenerationLog(config.generations, device, get_profiler(), counts=config.memory_report != "off")
         parts = market, days, eval_env, val_env, population, replay_buffer, learning, evaluation, streams

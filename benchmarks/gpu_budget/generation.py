@@ -97,7 +97,6 @@ def count_generation(
     config = replace(
         size.config,
         evolution=replace(size.config.evolution, population_size=agents),
-        learning=replace(size.config.learning, warm_start=False),  # once a run, of shapes that depend on values
     )
     with card() as meter, _days_apart(meter), _updates_apart(meter):
         meter.name = SET_UP

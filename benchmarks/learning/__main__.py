@@ -1,6 +1,6 @@
-"""Studies of learning: `python -m benchmarks.learning markets|cold|null|power|structures|laws|peers`.
+"""Studies of learning: `python -m benchmarks.learning markets|parts|null|power|structures|laws|peers`.
 
-`markets`: what is earned on unseen paths of planted markets. `cold`: what each part earns, see `ablations.py`. `null`:
+`markets`: what is earned on unseen paths of planted markets. `parts`: what each part earns, see `ablations.py`. `null`:
 what is believed where nothing can be learned. `power`: how often skill is praised. `structures`: hidden markets of the
 literature. `laws`: markets of laws drawn at random. `peers`: deep agents of another library. See the files of these
 names. All take settings of main.py as further flags, do their jobs one by one or --jobs at a time, append each result
@@ -16,7 +16,7 @@ from benchmarks.learning.study import Study, ending, study_config, study_executo
 
 STUDIES = {
     "markets": markets,
-    "cold": ablations,
+    "parts": ablations,
     "null": null,
     "power": power,
     "structures": structures,

@@ -1,11 +1,10 @@
-"""The worth of each part: `python -m benchmarks.learning cold [--warm] [--kinds KIND ...] [--seeds N] [--json FILE]`.
+"""The worth of each part: `python -m benchmarks.learning parts [--kinds KIND ...] [--seeds N] [--json FILE]`.
 
-A table for each kind of market: the quick profile is trained from the closed form, and from random numbers; with --warm
-from the closed form only. Each other line puts noise, or nothing, in the place of what one part learns, trains anew,
-and measures the champion in full on unseen paths as `benchmarks.learning markets` does: its share of the planted rule's
-expected excess, and the difference from the unaltered run, seed by seed. The run from random numbers is compared with
-that from the closed form. At the end stand the lines over all kinds (ratios of sums), the p-values of all differences
-(paired t test), corrected for their number (Holm), and each part whose absence changes nothing on any kind.
+A table for each kind of market: the quick profile is trained as it is; each other line puts noise, or nothing, in the
+place of what one part learns, trains anew, and measures the champion in full on unseen paths as `benchmarks.learning
+markets` does: its share of the planted rule's expected excess, and the difference from the unaltered run, seed by seed.
+At the end stand the lines over all kinds (ratios of sums), the p-values of all differences (paired t test), corrected
+for their number (Holm), and each part whose absence changes nothing on any kind.
 Further flags are settings of main.py, for all lines. Results are appended to --json one by one; started again, the
 study goes on from there.
 """
@@ -33,7 +32,6 @@ from benchmarks.learning.study import (
 from models.evolution import GENES
 from training.evaluation.baselines import IN_FULL, RULE
 
-WARM = "from the closed form"
 BASE = "as the profile"
 LEAST = 0.01
 """Difference in shares of the rule's profit below which a part does nothing measurable."""
@@ -49,12 +47,9 @@ class Line:
     """Of main.py."""
     alter: Alteration | None = None
     """What no flag does."""
-    is_warm: bool = False
-    """It starts from the closed form, even where the others do not."""
 
 
 LINES: tuple[Line, ...] = (
-    Line(WARM, is_warm=True),
     Line(BASE),
     Line("noise in the targets", alter=alterations.noise_in_targets),
     Line("no bootstrap", alter=alterations.no_bootstrap),
@@ -70,9 +65,10 @@ LINES: tuple[Line, ...] = (
     *(Line(f"middle {name}", alter=partial(alterations.middle_gene, gene=place)) for place, name in enumerate(GENES)),
     Line("no breeding", alter=alterations.keep_genes),
     Line("single best", ("--evolution.elite-fraction", "0")),
-    Line("closed form only", ("--agent", "closed-form"), is_warm=True),
+    Line("all inputs count alike", alter=alterations.equal_gains),
+    Line("random gains of inputs", alter=alterations.random_gains),
 )
-"""The lines of each table; the second is compared with the first, all others with the second."""
+"""The lines of each table; all are compared with the first."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +147,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_study_flags(parser, "--seeds", _SEEDS)
     add_training_flags(parser, _GENERATIONS)
     add_unseen_flags(parser)
-    parser.add_argument("--warm", action="store_true", help="start from the closed form, not from random numbers")
     parser.add_argument(
         "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the unaltered one is always done"
     )
@@ -160,19 +155,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(study: Study) -> None:
     """Do the jobs of the chosen lines that have no result yet, and print the lines."""
-    only, is_warm, differences = study.arguments.only, study.arguments.warm, list[Difference]()
+    only, differences = study.arguments.only, list[Difference]()
     lines = [line for line in LINES if only is None or line.name in (BASE, *only)]
-    lines = [line for line in lines if not (is_warm and line.name == WARM)]
     kinds = []
     for kind in study.arguments.kinds:
         print(f"{kind}: {unseen_of(study.arguments)}\n{HEADER}", flush=True)
-        labels = {"study": "cold", "kind": kind}
+        labels = {"study": "parts", "kind": kind}
         found = by_seed(study.records(jobs_of(PARTS[-1], study.config(kind), study, **labels)))
         for line in lines:
-            from_form = is_warm or line.is_warm
-            start = [] if from_form else ["--learning.no-warm-start"]
-            config = study_config([*study.words, "--synthetic.kind", kind, *start, *line.flags])
-            chosen = jobs_of(PARTS[0], config, study, line.alter, **labels, variant=line.name, warm=from_form)
+            config = study_config([*study.words, "--synthetic.kind", kind, *line.flags])
+            chosen = jobs_of(PARTS[0], config, study, line.alter, **labels, variant=line.name)
             found[line.name] = by_seed(study.records(chosen))[IN_FULL]
             differences += table(kind, [line], found)
         kinds.append(found)
@@ -186,12 +178,8 @@ def table(kind: str, lines: Sequence[Line], found: Mapping[str, Seeds]) -> list[
     """Print some lines of a table; return their differences from the unaltered run."""
     effects = []
     for line in lines:
-        base = found.get(WARM if line.name == BASE else BASE)
-        effect = (
-            None
-            if base is None or line.name == WARM
-            else difference(kind, line.name, found[line.name], base, found[RULE])
-        )
+        own = found[line.name], found[BASE], found[RULE]
+        effect = None if line.name == BASE else difference(kind, line.name, *own)
         print(row(line.name, found[line.name], found[RULE], effect), flush=True)
-        effects += [effect] if effect and line.name != BASE else []
+        effects += [effect] if effect else []
     return effects

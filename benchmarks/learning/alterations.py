@@ -135,11 +135,22 @@ def middle_gene(trainer: ERLTrainer, _: torch.Generator, *, gene: int) -> None:
         inherit(genes, *given)
 
     population.genes[:, gene] = middle
-    if trainer._start_weights is not None:
-        trainer.start_networks()  # by the discounts of the genes
     population.inherit = inherit_others  # type: ignore[method-assign, assignment]
 
 
 def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
     """Let fitness choose the elites only: nobody is replaced."""
     trainer.evolve_population = lambda: None  # type: ignore[method-assign]
+
+
+def equal_gains(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let all inputs that an agent sees count alike, whatever they tell."""
+    trainer.population.gains.fill_(0.5)
+    trainer.population.networks.gains.copy_(trainer.population.gains_of_agents)
+
+
+def random_gains(trainer: ERLTrainer, drawn: torch.Generator) -> None:
+    """Give inputs the gains of others."""
+    population = trainer.population
+    population.gains = population.gains[:, torch.randperm(population.gains.shape[1], generator=drawn)]
+    population.networks.gains.copy_(population.gains_of_agents)

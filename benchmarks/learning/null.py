@@ -1,14 +1,14 @@
-"""Where nothing can be learned: `python -m benchmarks.learning null [--runs N] [--agent closed-form] [--jobs N]`.
+"""Where nothing can be learned: `python -m benchmarks.learning null [--runs N] [--jobs N]`.
 
 Null markets, another one for each run: the martingale; returns whose volatility comes in clusters, with a common factor
 (GARCH(1,1), Bollerslev 1986); the same with stocks that are listed late or leave early; the martingale with thirty
 columns of noise as features. With --data also its real prices, their days drawn at random with replacement, where each
 stock's mean return is 0, or the market's, so that holding pays and selection does not.
 
-A population learns briefly on each as on any other, or stays as the closed form (--agent closed-form). Reported of its
-champion: how often its evidence is below 0.05, and on validation days and holdout, in one account that goes on beside
-the benchmark, the tracking error as shrunk and the points a year it gains; and how often the verdict would claim skill
-of it if its scores were followed in full. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
+A population learns briefly on each as on any other. Reported of its champion: how often its evidence is below 0.05, and
+on validation days and holdout, in one account that goes on beside the benchmark, the tracking error as shrunk and the
+points a year it gains; and how often the verdict would claim skill of it if its scores were followed in full. Rates are
+percent of the runs with 95% intervals (Clopper and Pearson).
 """
 
 import argparse

@@ -11,8 +11,7 @@ none. Each is drawn without and with a column that tells the structure, in `null
 Trained on the first days; on the last 40% one account goes on for the champion as shrunk and in full and for the true
 drift through the band, tuned as rules are. With --noise a group of inputs tells nothing. Shown are the mean correlation
 of the champion's scores with the true drift of a day, excess over the benchmark and what was expected of it, percent a
-year, and the information ratio. Further flags are settings of main.py: --learning.no-warm-start begins with random
-networks.
+year, and the information ratio. Further flags are settings of main.py.
 """
 
 import argparse

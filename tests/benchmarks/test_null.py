@@ -46,8 +46,9 @@ def test_study_of_null_markets(studied: Studied, parquet: Path) -> None:
     shown, kept = studied("null", "--runs", "1", "--generations", "1", "--data", str(parquet))
     assert [record["null"] for record in kept] == [*NULL_MARKETS]
     assert [line[:14].strip() for line in shown[1:]] == [*NULL_MARKETS] and "tracking error" in shown[0]
-    closed, only = studied("null", "--runs", "1", "--kinds", DRAWN, "--data", str(parquet), "--agent", "closed-form")
-    assert closed[1].startswith(DRAWN) and len(only) == len(kept) + 1
+    untrained = "--learning.gradient-steps", "0"
+    idle, only = studied("null", "--runs", "1", "--kinds", DRAWN, "--data", str(parquet), *untrained)
+    assert idle[1].startswith(DRAWN) and len(only) == len(kept) + 1
 
 
 def test_clustered_returns_are_fair_and_listings_staggered() -> None:

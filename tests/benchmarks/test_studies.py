@@ -17,7 +17,7 @@ from scipy import stats
 
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations, markets, peers, structures
-from benchmarks.learning.ablations import BASE, LINES, WARM, Difference
+from benchmarks.learning.ablations import BASE, LINES, Difference
 from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.study import Experiment, holm, ratio, run_study, study_config
 from benchmarks.learning.unseen import Holder, UnseenPaths, hold, training_market
@@ -174,7 +174,7 @@ def test_a_wrong_flag_is_told(words: list[str], capsys: pytest.CaptureFixture[st
 
 LEARNING = (
     *("--learning.training-starts", "10", "--learning.gradient-steps", "3", "--learning.hidden", "4"),
-    *("--learning.batch-size", "16", "--evolution.elite-fraction", "0.5", "--learning.no-warm-start"),
+    *("--learning.batch-size", "16", "--evolution.elite-fraction", "0.5"),
 )
 
 
@@ -205,15 +205,15 @@ def test_an_altered_run_leaves_the_next_one_as_it_was() -> None:
 
 
 def test_ablations_at_a_tiny_budget(studied: Studied) -> None:
-    words = ["cold", *SMALL_STUDY, "--synthetic.drift-std", "0.03", "--kinds", "momentum"]
-    first, kept = studied(*words, "--only", WARM, "random fitness")
+    words = ["parts", *SMALL_STUDY, "--synthetic.drift-std", "0.03", "--kinds", "momentum"]
+    first, kept = studied(*words, "--only", "random fitness")
     assert first[0].startswith("momentum")
-    assert [line[:30].strip() for line in first[2:5]] == [WARM, BASE, "random fitness"]
-    assert first[5].startswith("of 1 differences") and first[-1].startswith("random fitness")
-    assert [one.get("variant") for one in kept] == [None] * 2 + [WARM] * 2 + [BASE] * 2 + ["random fitness"] * 2
-    again, _ = studied(*words, "reversal", "--only", "closed form only", "--warm", "--seeds", "1")
+    assert [line[:30].strip() for line in first[2:4]] == [BASE, "random fitness"]
+    assert first[4].startswith("of 1 differences") and first[-1].startswith("random fitness")
+    assert [one.get("variant") for one in kept] == [None] * 2 + [BASE] * 2 + ["random fitness"] * 2
+    again, _ = studied(*words, "reversal", "--only", "single best", "--seeds", "1")
     shown = [line[:30].strip() for line in again]
-    assert [shown[place] for place in (2, 3, 8, 10, 11)] == [BASE, "closed form only", "all kinds", BASE, shown[3]]
+    assert [shown[place] for place in (2, 3, 8, 10, 11)] == [BASE, "single best", "all kinds", BASE, shown[3]]
 
 
 def test_differences_are_corrected_together() -> None:

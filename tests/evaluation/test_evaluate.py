@@ -62,7 +62,7 @@ def test_an_evaluation_leaves_report_results_trades_and_equity_and_repeats_to_th
     found = results(runs, "validation")
     policies, sentence = found["policies"], found["verdict"]["sentence"]
     rules = {"60-day momentum", "5-day reversal", "12-1 momentum", "low volatility", "ridge", "LightGBM"}
-    held = {"random picker", "equal weight", "buy and hold", "equal risk", "best agent", "closed form"}
+    held = {"random picker", "equal weight", "buy and hold", "equal risk", "best agent"}
     assert set(policies) >= {"champion", "planted rule", "oracle", *rules, *held}
     assert all(set(policy) == set(METRICS) for policy in policies.values())
     assert set(found["return_percent_at_cost_bps"]["champion"]) == {"0", "5", "10", "25", "50"}

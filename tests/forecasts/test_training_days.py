@@ -1,4 +1,4 @@
-"""Training days: outcomes and transitions as in plain Python, folds, closed forms, and forecasts out of fold."""
+"""Training days: outcomes and transitions as in plain Python, folds, gains, and forecasts out of fold."""
 
 import math
 from copy import deepcopy
@@ -22,9 +22,10 @@ from models.policy import Forecasts
 from tests.market_cases import random_panel
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, rows_of, seeded
+from training.forecasts.gains import input_gains
 from training.forecasts.outcomes import discounted_returns
 from training.forecasts.samples import Moments, Samples
-from training.forecasts.training_days import START_PRICE, TrainingDays
+from training.forecasts.training_days import TrainingDays
 from utils.arrays import Float64Array
 from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 from utils.errors import DataError
@@ -44,33 +45,26 @@ def days() -> TrainingDays:
 
 
 def test_results_of_a_fold_do_not_reach_the_networks_that_judge_it(days: TrainingDays) -> None:
-    """Another result of every position of its days: its own start stays, those of the other folds move."""
+    """Another result of every position of its days: its own gains stay, those of the other folds move."""
     held, rows = days.samples.folds[FOLD][1], days.samples.x
     reward = days.transitions.reward.clone()
     reward[rows.rows(held)] *= -5.0
-    other = replace(days, transitions=replace(days.transitions, reward=reward))
-    unit = days.transitions.reward_scale / other.transitions.reward_scale
-    found, expected = (one.closed_form(torch.tensor([0.8]))[..., 0] for one in (other, days))
-    torch.testing.assert_close(found[FOLD], unit * expected[FOLD], rtol=1e-3, atol=1e-5)
+    found = input_gains(replace(days.transitions, reward=reward))
+    torch.testing.assert_close(found[FOLD], days.gains[FOLD])
     for fold in range(days.folds):
-        assert fold == FOLD or not torch.allclose(found[fold], unit * expected[fold], atol=1e-3)
+        assert fold == FOLD or not torch.allclose(found[fold], days.gains[fold], atol=1e-3)
 
 
-def test_a_closed_form_of_each_discount_is_that_of_plain_regressions(days: TrainingDays) -> None:
-    """Nothing that follows counts at a discount of 0; else what follows is worth what the regression before says.
-
-    Two forecasts of formulas tell of rewards, a feature repeats one of them, and another tells what they leave.
-    """
+def test_gains_follow_evidence_in_plain_regressions(days: TrainingDays) -> None:
+    """Two forecasts of formulas tell of rewards, a feature repeats one of them, and another tells what they leave."""
     rows, noise = deepcopy(days.samples.x), torch.randn(4, len(days.transitions.reward), generator=seeded(1))
     one, two, three = days.transitions.reward / days.transitions.reward.std() + 4 * noise[:3]
     rows.separate[:, -4:] = torch.stack((three, one + 0.2 * noise[3], one, two), dim=1).clamp(-9, 9).half()
-    days = replace(days, samples=replace(days.samples, x=rows))
-    found, allowed = days.closed_form(torch.tensor([0.0, 0.9])), days.transitions.allowed[FOLD].numpy()
-    known = days.transitions
-    x = torch.cat((torch.ones(len(rows.x(rows.days)), 1), days.inputs.for_networks(rows.x(rows.days))), 1).numpy()
+    known = replace(days.transitions, x=rows)
+    found, allowed = input_gains(known)[FOLD], known.allowed[FOLD].numpy()
     chosen = allowed[rows.days].repeat(rows.counts.numpy())
-    here, there = (part.astype(np.float64) for part in (x[chosen], x[known.following.numpy()[chosen]]))
-    reward, ends = known.reward.numpy()[chosen].astype(np.float64), known.terminated.numpy()[chosen]
+    here = days.inputs.for_networks(rows.x(rows.days)).numpy()[chosen].astype(np.float64)
+    reward = known.reward.numpy()[chosen].astype(np.float64)
     day = np.arange(len(rows.counts)).repeat(rows.counts.numpy())[chosen]
     level, mean = (pd.DataFrame(part).groupby(day).transform("mean").to_numpy() for part in (reward, here))
     relative = (here - mean)[:, -2:]  # what formulas forecast, and what they leave
@@ -91,18 +85,13 @@ def test_a_closed_form_of_each_discount_is_that_of_plain_regressions(days: Train
         return float(parts.sum(0) @ np.linalg.inv(spread) @ parts.sum(0)) / parts.shape[1]
 
     square = np.maximum(squared_t(selection), squared_t(timing))
-    penalty = 1 / np.maximum(square - 2 * np.log(here.shape[1]), 0.1)
-    penalty[1:BANK] = 1 / max(joint(selection[:, 1:BANK]) - 1, joint(timing[:, 1:BANK]) - 1, 0.1)
-    penalty[-2:] = 1 / np.maximum(squared_t(told) - 1, 0.1)
-    penalty += 0.01
-    assert penalty[-4] < 0.5 < 2 < penalty[-3] and penalty[-2:].max() < 0.3 and penalty[BANK] > 2
-    for place, gamma in enumerate((0.0, 0.9)):
-        value = np.zeros(len(here))
-        for _ in range(40 if gamma else 1):
-            follows = np.where(ends, 0.0, np.where(value - START_PRICE >= -known.cost, value, -known.cost))
-            weights = ridge(here, (reward + gamma * follows)[:, None], penalty)[:, 0]
-            value = there @ weights
-        np.testing.assert_allclose(found[FOLD, :, place].numpy(), weights / known.reward_scale, rtol=1e-2, atol=1e-4)
+    evidence = square - 2 * np.log(here.shape[1])
+    evidence[: BANK - 1] = max(joint(selection[:, : BANK - 1]), joint(timing[:, : BANK - 1])) - 1
+    evidence[-2:] = squared_t(told) - 1
+    evidence = np.maximum(evidence, 0.1)
+    expected = evidence / (1 + evidence)
+    assert expected[-4] > 0.8 > 0.3 > expected[-3] and expected[-2:].min() > 0.8 and expected[BANK] < 0.3
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
 
 
 def test_later_prices_of_the_last_fold_do_not_reach_what_is_forecast_on_its_first_days(days: TrainingDays) -> None:
@@ -127,11 +116,8 @@ def correlation_of(one: Tensor, two: Tensor) -> float:
 
 def test_each_fold_is_judged_by_its_own_networks(days: TrainingDays) -> None:
     """Networks of one fold begin with ones, the others with nothing: forecasts differ from zero there alone."""
-    inputs = days.inputs.size - 1
-    networks = Networks.initialize(torch.ones(1, inputs, dtype=torch.bool), 3, days.folds, 0.01, seeded(0))
-    weights = torch.zeros(1, days.folds, 1 + inputs)
-    weights[:, FOLD, 0] = 1.0
-    networks.start_from(weights)
+    networks = Networks.initialize(days.gains[None], 3, 0.01, seeded(0))
+    networks.tensors["actor_target"][:, FOLD, -1] = 1.0
     forecasts = days.forecasts(networks.target, [0])
     held, known = days.samples.folds[FOLD][1], forecasts.score[0].isfinite()
     assert torch.equal(known[days.samples.x.days], days.tradable[days.samples.x.days])

@@ -26,9 +26,9 @@ def market() -> Market:
 def test_a_forecast_is_the_mean_of_its_networks_and_what_moves_it_is_what_they_see(market: Market) -> None:
     """Of two inputs that are seen only these move it: by what is lost with their values at their means."""
     agent, day = tiny_agent(market, members=2), 60
-    named, mask = agent.inputs.named_places(), agent.networks.input_mask
-    mask.fill_(False)
-    mask[:, named["volatility"] + named["gap"]] = True
+    named, gains = agent.inputs.named_places(), agent.networks.gains
+    gains.fill_(0.0)
+    gains[..., named["volatility"] + named["gap"]] = 1.0
     agent.networks.mask()
     score = agent.forecasts(market).score[0, day]
     assert np.array_equal(score.isfinite(), np.isfinite(market.close[day]))

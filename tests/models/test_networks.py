@@ -38,8 +38,9 @@ def plain(parts: Sequence[Tensor], x: Tensor) -> Tensor:
 def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
     """Networks without any part at zero, but for what is not looked at: each agent sees two thirds of the inputs."""
     generator = seeded(seed)
-    input_mask = torch.rand(agents, INPUTS, generator=generator) < 0.67
-    return shake(Networks.initialize(input_mask, HIDDEN, FOLDS, 0.01, generator, scale=2.0), 0.3, generator)
+    sees = torch.rand(agents, 1, INPUTS, generator=generator) < 0.67
+    gains = sees * (0.5 + torch.rand(agents, FOLDS, INPUTS, generator=generator))
+    return shake(Networks.initialize(gains, HIDDEN, 0.01, generator, scale=2.0), 0.3, generator)
 
 
 @given(seeds, st.sampled_from(((1,), (4,), (3, 2), (2, 1, 3))), st.integers(1, 6), st.integers(1, 3))
@@ -53,16 +54,14 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
     own = torch.randn(*stack, rows, INPUTS, generator=seeded(seed + 1))
     for x in (own, own[(0,) * len(stack)], own[(slice(0, 1),) * len(stack)]):
         perceptrons.flat.grad = None
-        beside = torch.randn(*stack, 1 + INPUTS, 2, generator=seeded(seed + 2))
-        _, found, other = perceptrons.layers(x, beside=beside)
-        expected = x @ beside[..., 1:, :] + beside[..., :1, :]
-        torch.testing.assert_close(other, expected.expand(other.shape), rtol=1e-5, atol=1e-5)
+        gains = torch.randn(*stack, INPUTS, generator=seeded(seed + 2))
+        _, found = perceptrons.layers(x, gains)
         assert found.shape == (*stack, rows, outputs)
         found.square().sum().backward()
         slopes = replace(perceptrons, flat=torch.as_tensor(perceptrons.flat.grad)).matrices
         for place in map(tuple, torch.ones(stack).nonzero().tolist()):
             parts = [part.detach()[place].requires_grad_() for part in perceptrons.matrices]
-            expected = plain(parts, x.expand(*stack, rows, INPUTS)[place])
+            expected = plain(parts, x.expand(*stack, rows, INPUTS)[place] * gains[place])
             torch.testing.assert_close(found[place], expected, rtol=1e-5, atol=1e-5)
             gradients = torch.autograd.grad(expected.square().sum(), parts)
             for part, gradient in zip(slopes, gradients, strict=True):
@@ -149,29 +148,17 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
     for agent in range(AGENTS):
         alone = networks.rows(slice(agent, agent + 1))
         x = torch.randn(FOLDS, 6, INPUTS, generator=generator)
-        other = torch.where(alone.input_mask[0], x, 9.0 * torch.randn(x.shape, generator=generator))
+        other = torch.where(alone.gains[0, :, None] != 0, x, 9.0 * torch.randn(x.shape, generator=generator))
         for _ in range(4):
             for found, expected in zip(told(alone, other), told(alone, x), strict=True):
                 assert torch.equal(found, expected)
             outputs, scores = alone.online.outputs(x)
             ((outputs - 1.0).square().mean() + scores.square().mean()).backward()
-            alone.mask_gradients()
             for owner in ("critic", "actor"):
                 getattr(alone, f"{owner}_optimizer").step()
                 soft_update(alone.tensors[f"{owner}_target"], alone.tensors[owner], torch.full((1,), 0.3))
-    weights = networks.online.critic.matrices[0].detach()
-    assert not bool((weights * ~networks.input_mask[:, None, :, None]).any())
-    assert bool((weights * networks.input_mask[:, None, :, None]).any())
-
-
-def test_networks_begin_with_the_weights_of_a_closed_form() -> None:
-    networks = Networks.initialize(torch.ones(2, INPUTS, dtype=torch.bool), HIDDEN, FOLDS, 0.01, seeded(1), scale=3.0)
-    weights = torch.randn(2, FOLDS, INPUTS + 1, generator=seeded(2))
-    networks.start_from(weights)
-    x = torch.randn(FOLDS, 8, INPUTS, generator=seeded(3))
-    expected = 3.0 * (x @ weights[:, :, 1:, None] + weights[:, :, :1, None])[..., 0]
-    for found in told(networks, x):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    weights, sees = networks.online.critic.matrices[0].detach(), networks.gains[..., None] != 0
+    assert not bool((weights * ~sees).any()) and bool((weights * sees).any())
 
 
 COST, GAMMA = 0.1, torch.tensor([0.6, 0.8, 0.95])

@@ -38,7 +38,8 @@ def population_of(size: int = 4, **changes: Any) -> Population:
     """A population whose networks and moments have random numbers in all parts."""
     config, draws = EvolutionConfig(population_size=size, **changes), seeded()
     parts = inputs(), TINY_RULES, torch.device("cpu"), generators()
-    population = Population(config, LEARNING, *parts, folds=FOLDS, scale=1.5)
+    gains = 0.1 + torch.rand(FOLDS, inputs().size - 1, generator=draws)
+    population = Population(config, LEARNING, *parts, gains=gains, scale=1.5)
     for name, part in population.networks.tensors.items():
         if name.endswith(("_first", "_second")):
             part += 0.1 * torch.rand(part.shape, generator=draws)
@@ -92,19 +93,22 @@ def test_children_take_the_networks_of_their_parent_and_who_is_its_own_parent_st
     networks, before = population.networks, population.networks.map(torch.clone)
     feature_groups = population.feature_groups.clone()
     population.founders = [10, 11, 12, 13, 14, 15]
-    genes = evolution.random_genes(6, seeded(7))
+    genes = torch.where(torch.tensor([[row in elites] for row in range(6)]), population.genes, population.genes.flip(0))
     population.inherit(genes, torch.tensor(parents), generators(11))
     assert population.genes is genes and population.founders == [10, 11, 11, 15, 10, 15]
     assert torch.equal(population.feature_groups[elites], feature_groups[elites])
-    assert torch.equal(networks.input_mask, population.feature_groups[:, population.inputs.group_of_input])
+    sees = population.feature_groups[:, population.inputs.group_of_input]
+    assert torch.equal(networks.gains != 0, sees[:, None].expand(networks.gains.shape))
+    doubted = population.gains[0, sees[0]] ** float(2.0 ** genes[0, evolution.DOUBT])
+    torch.testing.assert_close(networks.gains[0, 0, sees[0]], doubted)
     for name, part in networks.tensors.items():
         assert torch.equal(part[elites], before.tensors[name][elites]), name
     for child in (2, 3, 4):
-        parent, sees = parents[child], networks.input_mask[child]
-        both = sees & before.input_mask[parent]
+        parent, own_sees = parents[child], networks.gains[child, 0] != 0
+        both = own_sees & (before.gains[parent, 0] != 0)
         for own, other in ((networks.online, before.online), (networks.target, before.target)):
             weights, inherited = own.critic.matrices[0][child], other.critic.matrices[0][parent]
-            assert torch.equal(weights[:, both], inherited[:, both]) and not bool(weights[:, ~sees].any())
+            assert torch.equal(weights[:, both], inherited[:, both]) and not bool(weights[:, ~own_sees].any())
 
 
 def test_childrens_actors_mutate_in_proportion() -> None:
@@ -112,7 +116,8 @@ def test_childrens_actors_mutate_in_proportion() -> None:
     strength, size = 0.2, 40
     population = population_of(size, mutation_strength=strength)
     before = tensors_of(population)
-    population.inherit(evolution.random_genes(size, seeded(3)), torch.zeros(size, dtype=torch.int64), generators(7))
+    genes = population.genes[:1].expand(size, -1).clone()
+    population.inherit(genes, torch.zeros(size, dtype=torch.int64), generators(7))
     after = tensors_of(population)
     free = slice(LEARNING.hidden + 1)  # the other numbers belong to inputs, which may be masked
     steps = [(after[name] - before[name][:1])[1:, :, free] for name in ("actor", "actor_target")]

@@ -22,7 +22,7 @@ from tests.market_cases import random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import assert_like, frame, tiny_in
 from tests.tiny_run import run as train
-from training.evaluation.baselines import BEST_AGENT, CLOSED
+from training.evaluation.baselines import BEST_AGENT
 from training.run.market import read_market_record
 from training.run.saved import open_saved_run
 from utils.arrays import Float32Array
@@ -172,7 +172,7 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
     elites, genes = (checkpoint.state["population"][name] for name in ("elites", "genes"))
     assert torch.equal(saved.champion.genes, 2.0 ** genes[elites])
     assert torch.equal(saved.best_agent.genes, 2.0 ** genes[elites[:1]])
-    assert saved.beside.keys() == {BEST_AGENT, CLOSED}
+    assert saved.beside.keys() == {BEST_AGENT}
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
     assert saved.planted_scores is None and len(saved.market.dates) == 340
 

@@ -25,7 +25,7 @@ from models.evidence import SIGNIFICANCE_LEVEL, Evidence
 from models.evolution import elite_count
 from models.policy import Decision, Forecasts, decide
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, tiny_trainer
+from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, seeded, shake, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.forecasts.training_days import TrainingDays
 from training.generation_log import PHASES
@@ -140,8 +140,7 @@ def test_agents_trade_under_any_rules_and_a_record_holds_finite_numbers(
         assert record["generation"] == generation == trainer.generation
         assert json.loads(json.dumps(record, allow_nan=False)) == record
         assert record["validation"] == trainer.validate_best_agent()
-        learned = ["closed_form", "added_error"] if trainer.population.updates else []
-        assert record["validation"].keys() == {"champion", "agents", "benchmark", *learned}
+        assert record["validation"].keys() == {"champion", "agents", "benchmark", "added_error"}
         assert record["trading"]["positions_opened"] > 0 and record["replay"]["size"] == trainer.replay_buffer.size
         assert PHASES.keys() <= record["seconds"].keys()
         assert 1 <= record["learning"]["founders"] <= len(trainer.population)
@@ -268,21 +267,21 @@ def test_no_exploration_can_be_asked_for(market: Market) -> None:
     assert trainer.replay_buffer.size == 2 * TINY_EVALUATION.fitness_windows * TINY_RULES.episode_steps
 
 
-def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
-    """They are those of the other kind before its first update; genes evolve, networks do not."""
+def test_without_gradients_networks_stay_as_they_are(market: Market) -> None:
+    """New ones tell nothing; genes evolve in any case. Until their first update those that learn are no others."""
     learning = tiny_trainer(market)
-    closed = tiny_trainer(market, learning=replace(TINY_LEARNING, agent="closed-form"))
-    weights = closed.training_days.closed_form(closed.population.gammas)
-    for row, seen in enumerate(closed.population.networks.input_mask):
-        first = closed.population.networks.start[row, ..., 0]
-        assert torch.equal(first[:, 1:], weights[:, 1:, row] * seen) and torch.equal(first[:, 0], weights[:, 0, row])
-    records = [(ours, theirs) for ours, theirs in zip(generations(closed, 3), generations(learning, 3), strict=True)]
+    idle = tiny_trainer(market, learning=replace(TINY_LEARNING, gradient_steps=0))
+    for trainer in (learning, idle):
+        assert float(trainer.champion.forecasts(market).score.nan_to_num(neginf=0.0).abs().max()) == 0.0
+        shake(trainer.population.networks, 0.3, seeded(1))
+        trainer.champion = trainer.build_champion()
+    records = [(ours, theirs) for ours, theirs in zip(generations(idle, 3), generations(learning, 3), strict=True)]
     assert not any(name.endswith("_loss") for ours, _ in records for name in ours["learning"])
     assert all(f"{name}_loss" in theirs["learning"] for _, theirs in records for name in LOSSES)
-    assert closed.population.updates == 0 and learning.population.updates == 3 * TINY_LEARNING.gradient_steps
+    assert idle.population.updates == 0 and learning.population.updates == 3 * TINY_LEARNING.gradient_steps
     assert all(records[0][0][name] == records[0][1][name] for name in ("fitness", "trading"))
     assert records[0][1]["fitness"] != records[2][1]["fitness"]
-    assert closed.population.networks.critic_optimizer.steps.tolist() == [0.0] * 4
+    assert idle.population.networks.critic_optimizer.steps.tolist() == [0.0] * 4
 
 
 def test_it_may_stop_between_any_two_steps(market: Market) -> None:
@@ -336,6 +335,7 @@ def test_the_champion_is_believed_as_far_as_its_evidence_says(
     market: Market, evidence: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = tiny_trainer(market, evaluation=replace(TINY_EVALUATION, evidence=evidence))
+    shake(trainer.population.networks, 0.3, seeded(1))
     for p_value, weighed, required in ((1e-9, 1.0, 1.0), (0.05, 0.42, 0.0), (0.9, 0.0, 0.0)):
         found = Evidence(3.0, 1.0, p_value, weighed)
         monkeypatch.setattr(Evidence, "of", lambda *_, found=found: found)
@@ -355,6 +355,7 @@ def test_evidence_is_what_orders_earn_on_the_days_of_other_folds(
     """In windows one after the other to the last training day; scores in the mean of the elites, differences and levels
     each followed in full, alone."""
     trainer, seen = tiny_trainer(market), list[tuple[Any, ...]]()
+    shake(trainer.population.networks, 0.3, seeded(1))
     list(generations(trainer, 2))
     weigh = Evidence.of
     monkeypatch.setattr(Evidence, "of", lambda *given: seen.append(given) or weigh(*given))
@@ -381,9 +382,9 @@ def test_evidence_is_what_orders_earn_on_the_days_of_other_folds(
 
 def test_agents_that_found_noise_are_no_evidence() -> None:
     """Out of fold, on markets without structure: small p-values are about as rare as they say."""
-    learning, found = replace(TINY_LEARNING, agent="closed-form"), list[Evidence]()
+    found = list[Evidence]()
     for seed in range(6):
-        trainer = tiny_trainer(learnable_market(seed), learning=learning)
+        trainer = tiny_trainer(learnable_market(seed))
         run_generation(trainer)
         found.append(trainer.champion.evidence)
     assert min(one.p_value for one in found) > SIGNIFICANCE_LEVEL and sum(one.p_value < 0.1 for one in found) <= 1
@@ -391,13 +392,13 @@ def test_agents_that_found_noise_are_no_evidence() -> None:
 
 
 def test_what_was_planted_is_found_and_believed() -> None:
-    """By the champion of a small population after a generation on 1,200 days of 12 stocks."""
+    """By the champion of a small population after two generations on 1,200 days of 12 stocks."""
     words = {"synthetic.kind": "momentum", "synthetic.days": 1200, "synthetic.stocks": 12, "split.inputs": "past"}
-    small = {"evolution.population_size": 4, "evaluation.fitness_windows": 4, "learning.gradient_steps": 5}
+    small = {"evolution.population_size": 4, "evaluation.fitness_windows": 4, "learning.training_starts": 10}
     config = with_settings(Config(), {**words, **small, "split.context_window_days": 64, "seed": 3})
     market, _ = load_market(config)
     trainer = build_trainer(config, market, torch.device("cpu"))
-    list(generations(trainer, 1))
+    list(generations(trainer, 2))
     champion = trainer.champion
     assert champion.evidence.is_significant and champion.shrink == champion.evidence.shrink > 0.7
     assert trainer.validate_best_agent()["champion"] > trainer.validate_best_agent()["benchmark"] + 1.0

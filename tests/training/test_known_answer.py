@@ -62,7 +62,7 @@ def test_agents_find_the_band_of_an_optimal_trader() -> None:
     worth = optimal_worth()
     best = earned(worth > COST, worth >= -COST)
     prices, draws = best * torch.tensor(SESSIONS), seeded(0)
-    networks = Networks.initialize(torch.ones(1, 1, dtype=torch.bool), 8, len(prices), 0.004, draws, scale=2**0.5)
+    networks = Networks.initialize(torch.ones(1, len(prices), 1), 8, 0.004, draws, scale=2**0.5)
     for _ in range(400):
         ddpg.update(networks, torch.ones(1), transitions(prices, 16, 32, draws), 1, cost=COST, tau=0.03)
     drifts, found = torch.tensor(GRID[:, None]).float(), []

@@ -16,7 +16,7 @@ from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from models.replay_buffer import FIELDS
 from tests.small_market import small_market
-from tests.tiny import World, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
+from tests.tiny import World, learnable_market, random_world, seeded, shake, tiny_agent, tiny_rules, tiny_trainer
 from training import rollout as rollouts
 from training.forecasts.training_days import TrainingDays
 from training.rollout import RISK_AVERSION, follow, kept_windows, roll_out
@@ -135,6 +135,7 @@ def test_groups_of_agents_are_played_as_all_at_once(monkeypatch: pytest.MonkeyPa
     kept of their transitions comes from all days."""
     trainer = tiny_trainer(learnable_market(1), evolution=EvolutionConfig(population_size=7))
     list(generations(trainer, 2))
+    shake(trainer.population.networks, 0.3, seeded(1))
     windows, population, steps = trainer.draw_windows(), trainer.population, trainer.eval_env.rules.episode_steps
     one, first = trainer.rollouts.evaluate(population, windows, 80, env=trainer.eval_env)
     assert len(set(one.fitness.tolist())) > 1 and 40 <= len(first["cash"]) <= 80

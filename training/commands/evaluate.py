@@ -180,7 +180,7 @@ def judge_training(
 ) -> Evaluation:
     """Judge the champion of a finished training run on its validation days; end the training before."""
     trainer.end_training()
-    agents = trainer.champion, trainer.fittest_agent, trainer.closed_form
+    agents = trainer.champion, trainer.fittest_agent
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
     judging = {name: getattr(config.evaluation, name) for name in JUDGING}
     again = EvaluateArguments(run=path.name, runs_dir=path.parent, **judging)

@@ -35,15 +35,15 @@ CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "bu
 IN_FULL = "agents, in full"
 EQUAL_RISK, BENCHMARK, INDEX = "equal risk", "benchmark", "index"
 RULE, ORACLE = "planted rule", "oracle"
-BEST_AGENT, CLOSED = "best agent", "closed form"
+BEST_AGENT = "best agent"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
 RIDGE, LIGHTGBM = "ridge", "LightGBM"
 CASH, SURVIVORS, NEXT_CLOSE = "cash", "survivors alone", "filled at the next close"
-RESERVED = {CHAMPION, RANDOM, EQUAL, HOLD, IN_FULL, EQUAL_RISK, BENCHMARK, INDEX, RULE, ORACLE, BEST_AGENT, CLOSED}
+RESERVED = {CHAMPION, RANDOM, EQUAL, HOLD, IN_FULL, EQUAL_RISK, BENCHMARK, INDEX, RULE, ORACLE, BEST_AGENT}
 RESERVED |= {MOMENTUM, REVERSAL, YEAR_MOMENTUM, LOW_VOLATILITY, RIDGE, LIGHTGBM, CASH, SURVIVORS, NEXT_CLOSE}
 """Names that no policy of the user may have."""
-NEVER_BEST = (IN_FULL, BEST_AGENT, CLOSED, RANDOM, HOLD, RULE, ORACLE, SURVIVORS, NEXT_CLOSE)
+NEVER_BEST = (IN_FULL, BEST_AGENT, RANDOM, HOLD, RULE, ORACLE, SURVIVORS, NEXT_CLOSE)
 """They are never the best baseline, nor is the benchmark: they are compared apart, or know what is planted."""
 _YEAR, _MONTH = 252, 21
 _VOLATILITY_DAYS = 60

@@ -18,7 +18,6 @@ COLOURS = {
     baselines.RANDOM: "#8A8A8A",
     baselines.EQUAL: "#E69F00",
     baselines.LIGHTGBM: "#009E73",
-    baselines.CLOSED: "#6A3D9A",
     baselines.RIDGE: "#CC79A7",
     baselines.IN_FULL: "#56B4E9",
     baselines.BENCHMARK: "#E69F00",
@@ -46,12 +45,13 @@ _GENES = {
     "largest": "Largest weight of a stock, of the elites.",
     "hurdle": "Multiples of its cost that a trade of the elites must be worth.",
     "horizon": "Sessions of the elites' discount.",
+    "doubt": "By which the elites heed inputs that tell little less: power of the inputs' gains.",
 }
 
 
 def colours(evaluation: Evaluation) -> dict[str, str]:
     """Return the colours of the policies that charts show apart; that which is judged has the champion's."""
-    others = COLOURS | {baselines.CHAMPION: COLOURS[baselines.CLOSED]}
+    others = COLOURS | {baselines.CHAMPION: "#6A3D9A"}
     others = {name: colour for name, colour in others.items() if name != evaluation.judged}
     return {evaluation.judged: COLOURS[baselines.CHAMPION]} | others
 

@@ -16,7 +16,6 @@ from models.evidence import Evidence
 from training.evaluation.baselines import (
     CASH,
     CHAMPION,
-    CLOSED,
     EQUAL,
     IN_FULL,
     LIGHTGBM,
@@ -60,7 +59,7 @@ VARIANTS = (
 UNAUDITED = (
     "Orders of a file cannot be audited: a fill's own day as their date, or a model that saw the judged days, flatters."
 )
-BESIDE = (EQUAL, LIGHTGBM, CLOSED)
+BESIDE = (EQUAL, LIGHTGBM)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
 _BEATS = {1: "beats", 0: "does not beat", -1: "loses to"}
 _BAND = (5, 95)
@@ -358,7 +357,7 @@ class Evaluation:
     @property
     def untrained(self) -> str:
         """Say that no network was ever trained; empty where one was, or none was to be."""
-        records = self.records if self.config.learning.has_gradients else ()
+        records = self.records if self.config.learning.gradient_steps else ()
         if not records or any("critic_loss" in record["learning"] for record in records):
             return ""
         size, starts = (f"{records[-1]['replay'][name]:,}" for name in ("size", "training_starts"))

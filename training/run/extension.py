@@ -81,9 +81,7 @@ def apply_inherited(inherited: Checkpoint, trainer: ERLTrainer) -> None:
         )
     for name in ("genes", "feature_groups", "elites", "examined", "updates"):
         setattr(population, name, state[name])
-    population.networks.input_mask.copy_(population.input_mask)
-    if trainer.learning.warm_start:
-        trainer.start_networks()
+    population.networks.gains.copy_(population.gains_of_agents)
     population.networks.mask()
     trainer.champion = trainer.build_champion()
 

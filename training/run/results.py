@@ -219,9 +219,8 @@ def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
     """Return a generation as a line of a table, whose header goes before the first, and its memory as another one; for
     a record see `status_block`."""
     validation, learning, fitness, memory = (record[part] for part in ("validation", "learning", "fitness", "memory"))
-    error, added = validation.get("added_error", math.nan), "untrained"
-    if "closed_form" in validation:
-        added = f"{validation['agents'] - validation['closed_form']:+.1f} +- {error:.1f}"
+    error = validation.get("added_error", math.nan)
+    added = f"{validation['agents'] - validation['benchmark']:+.1f} +- {error:.1f}"
     spread = "".join(f"{math.nan if fitness[name] is None else fitness[name]:>6.1f}" for name in _SPREAD)
     left, replay = tqdm.format_interval(record["seconds"]["left"]), record["replay"]
     gpu = f", GPU {memory['gpu_allocated_mb'] / 1024:,.2f} GB" if memory["gpu_reserved_mb"] else ""
@@ -253,7 +252,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     episodes = max(1, (trading["days_with_positions"] + trading["days_without_positions"]) // rules.episode_steps)
     costs = _percent(100 * trading["costs"] / rules.initial_capital / episodes, "")
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
-    told = {name: value for name, value in record["validation"].items() if name not in ("closed_form", "added_error")}
+    told = {name: value for name, value in record["validation"].items() if name != "added_error"}
     champions = (f"{name.replace('_', ' ')} {_percent(value)}" for name, value in told.items())
     lines = {
         "Replay": buffer,

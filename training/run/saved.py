@@ -13,7 +13,7 @@ from data.synthetic.built_in import PlantedScores
 from environment.benchmark import Benchmark
 from models.ddpg_agent import DDPGAgent
 from models.evidence import Evidence
-from training.evaluation.baselines import BEST_AGENT, CLOSED, IN_FULL
+from training.evaluation.baselines import BEST_AGENT, IN_FULL
 from training.run.extension import INHERITED
 from training.run.market import load_market, read_market_record
 from utils.config.settings import settings_hash
@@ -44,14 +44,12 @@ class SavedRun:
     """Of that generation."""
     best_agent: DDPGAgent
     """The fittest agent of that generation."""
-    closed_form: DDPGAgent | None = None
-    """The champion without what its networks learned; None for a run that started from random numbers."""
 
     @property
     def beside(self) -> dict[str, DDPGAgent]:
         """Return the agents that are judged beside the champion, by name."""
         in_full = self.champion.shrunk(1.0) if self.champion.shrink < _FULL else None
-        agents = {IN_FULL: in_full, BEST_AGENT: self.best_agent, CLOSED: self.closed_form}
+        agents = {IN_FULL: in_full, BEST_AGENT: self.best_agent}
         return {name: agent for name, agent in agents.items() if agent is not None}
 
     @cached_property
@@ -94,7 +92,7 @@ def open_saved_run(
     """
     run, data = RunLog.open(Path(runs_dir), name), None if data is None else Path(data)
     config = run.settings(Config)
-    names = ("champion", "best_agent", *(["closed_form"] if config.learning.warm_start else []))
+    names = ("champion", "best_agent")
 
     def agents(checkpoint: Checkpoint) -> tuple[int, dict[str, DDPGAgent]]:
         states = {name: checkpoint.state[name] for name in names}
@@ -111,5 +109,4 @@ def open_saved_run(
     # The record has the stocks that may be bought, so that their list may be gone.
     market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
     market = pin_market(market, read_market_record(run.path))
-    champion, best, start = saved["champion"], saved["best_agent"], saved.get("closed_form")
-    return SavedRun(run.path, config, market, scores, torch.device(device), generation, champion, best, start)
+    return SavedRun(run.path, config, market, scores, torch.device(device), generation, *saved.values())

@@ -122,12 +122,8 @@ class EnvironmentConfig:
 class LearningConfig:
     """How actors and critics learn by gradient (DDPG)."""
 
-    agent: Annotated[Literal["ddpg", "closed-form"], kinds.Mark.SHORT] = "ddpg"
-    """`ddpg`: agents that learn by gradient; `closed-form`: those that they start from, which learn no further."""
-    warm_start: bool = True
-    """Whether networks add to a closed form, linear fitted Q-iteration; else to nothing."""
     gradient_steps: kinds.NonNegativeInt = 60
-    """Updates of all agents' networks per generation; 0: none, as --agent closed-form."""
+    """Updates of all agents' networks per generation; 0: none."""
     gradient_accumulation: kinds.PositiveInt = 6
     """Batches over which the gradient of an update is accumulated."""
     batch_size: kinds.PositiveInt = 128
@@ -144,11 +140,6 @@ class LearningConfig:
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
     training_starts: kinds.NonNegativeInt = 10_000
     """Transitions that the replay buffer must hold before networks are trained."""
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether networks learn by gradient."""
-        return self.agent == "ddpg" and self.gradient_steps > 0
 
 
 @checked_dataclass
