@@ -135,6 +135,7 @@ def middle_gene(trainer: ERLTrainer, _: torch.Generator, *, gene: int) -> None:
         inherit(genes, *given)
 
     population.genes[:, gene] = middle
+    population.networks.gains.copy_(population.gains_of_agents)
     population.inherit = inherit_others  # type: ignore[method-assign, assignment]
 
 
