@@ -142,7 +142,7 @@ def tiny_agent(
     """
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
     gains = torch.ones(members, folds, inputs.size - 1)
-    networks = shake(Networks.initialize(gains, 4, 0.01, seeded(seed)), 0.3, seeded(seed + 1))
+    networks = shake(Networks.initialize(gains, 4, 0.01, seeded(seed)), 0.6, seeded(seed + 1))
     return DDPGAgent(inputs, networks, torch.tensor([genes] * members).double(), rules, Evidence())
 
 

@@ -204,7 +204,7 @@ def _require_money(rows: pd.DataFrame) -> None:
     for name in logs.columns.difference(STANDARD) if is_varied else ():
         money = logs[name] - logs["close"] - logs["volume"], (-2, -1, 1, 2, 3)
         for ratio, powers in (money, (logs["volume"] - logs["close"] - logs[name], (0,))):
-            power, tracks_price = ratio.median().round(), ratio.std() < (ratio + logs["close"]).std()
+            power, tracks_price = np.round(ratio.median()), ratio.std() < (ratio + logs["close"]).std()
             if power in powers and tracks_price and ((ratio - power).abs() < _NEAR).mean() > 1 - _OFTEN:
                 raise UnclearFileError(
                     f"price x volume that is not the money traded, as {name!r} shows (volume in lots, or in money, or "

@@ -64,21 +64,22 @@ def test_fitness_and_learning_show_each_generation() -> None:
         "generation": 1,
         "fitness": {"mean": 0.1, "max": 1, "min": -1},
         "validation": {"champion": None},
-        "learning": {"elite_profit_percent": -0.75, "risk": 0.2, "largest": 0.5, "hurdle": 2, "horizon": 3},
+        "learning": {"elite_profit_percent": -0.75, "risk": 0.2, "largest": 0.5, "hurdle": 2, "horizon": 3}
+        | {"doubt": 0.5},
     }
     second = {
         "generation": 2,
         "fitness": {"mean": 0.2, "max": 2, "min": -2},
         "validation": {"champion": 4.0, "benchmark": 1.0},
         "learning": {"elite_profit_percent": 3, "evidence_excess": 2, "critic_loss": 9, "actor_loss": -7}
-        | {"risk": 0.3, "largest": 0.6, "hurdle": 3, "horizon": 4},
+        | {"risk": 0.3, "largest": 0.6, "hurdle": 3, "horizon": 4, "doubt": 2},
     }
     fitness, *learning = fitness_chart([first, second]), *learning_charts([first, second])
     assert all(chart.x.tolist() == [1, 2] for chart in (fitness, *learning))
     np.testing.assert_array_equal([*fitness.lines.values()], [[0.1, 0.2], [math.nan, 4], [math.nan, 1]])
     np.testing.assert_array_equal([*fitness.bands.values()], [[[-1, -2], [1, 2]]])
     lines = [line for chart in learning for line in chart.lines.values()]
-    genes = [[0.2, 0.3], [0.5, 0.6], [2, 3], [3, 4]]
+    genes = [[0.2, 0.3], [0.5, 0.6], [2, 3], [3, 4], [0.5, 2]]
     np.testing.assert_array_equal(lines, [[math.nan, 9], [math.nan, -7], [-0.75, 3], [math.nan, 2], *genes])
 
 
