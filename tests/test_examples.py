@@ -21,7 +21,7 @@ SHOWN = {
     "judged_ppo.py": r"PPO +-?\d.*\n(.*\n)*.*([Ss]kill|random) in ",
     "own_kind.py": r"correlation .*: (0\.9\d|1\.00)\n",
     "own_features.py": r"^$",
-    "new_prices.py": r"decided at the close of \d{4}-\d\d-\d\d, for \d{4}-\d\d-\d\d.*: \d orders?\n",
+    "new_prices.py": r"decided at the close of \d{4}-\d\d-\d\d, for \d{4}-\d\d-\d\d.*: \d+ orders?\n",
 }
 """What each prints, as a regular expression."""
 

@@ -32,7 +32,7 @@ generations = 1
 split.context_window_days = 12
 env = { trading_days = 20, settlement_days = 4 }
 evolution.population_size = 8
-learning = { replay_capacity = 512 }
+learning = { replay_capacity = 512, training_starts = 100 }
 evaluation = { fitness_windows = 2, exploration_windows = 1, validation_windows = 2 }
 [universes.few]
 stocks = "listed"
