@@ -62,11 +62,6 @@ _JUDGED_FILES = ("*/evaluation-*/results.json", "*/evaluation-*/*.csv", "orders.
 _FUEL = "--runs-dir {runs} --run fire"
 CASES = (
     Case(
-        "quick",
-        (f"--profile quick {_REQUIRED} --generations 3 --runs-dir {{runs}} --run quick", *_judged("quick")),
-        ("quick/metrics.jsonl", "quick/checkpoints/*", *_JUDGED_FILES),
-    ),
-    Case(
         "full",
         (
             f"--data {{data}} --profile full --generations 3 {_TINY} {_REQUIRED} --runs-dir {{runs}} --run full",

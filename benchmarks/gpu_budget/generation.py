@@ -94,10 +94,7 @@ def count_generation(
     Raises:
         MixedDevicesError, DrawnOnCardError: what a card refuses.
     """
-    config = replace(
-        size.config,
-        evolution=replace(size.config.evolution, population_size=agents),
-    )
+    config = replace(size.config, evolution=replace(size.config.evolution, population_size=agents))
     with card() as meter, _days_apart(meter), _updates_apart(meter):
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")

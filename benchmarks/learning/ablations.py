@@ -64,11 +64,19 @@ LINES: tuple[Line, ...] = (
     Line("random parents", ("--evolution.tournament-size", "1")),
     *(Line(f"middle {name}", alter=partial(alterations.middle_gene, gene=place)) for place, name in enumerate(GENES)),
     Line("no breeding", alter=alterations.keep_genes),
+    Line("trained before breeding", alter=alterations.train_first),
     Line("single best", ("--evolution.elite-fraction", "0")),
     Line("all inputs count alike", alter=alterations.equal_gains),
     Line("random gains of inputs", alter=alterations.random_gains),
 )
 """The lines of each table; all are compared with the first."""
+ALTERATIONS = {line.name: line.alter for line in LINES if line.alter is not None}
+"""Lines that need no flags of main.py, by name."""
+
+
+def add_part_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of studies of hidden markets by which a part does nothing."""
+    parser.add_argument("--part", choices=[*ALTERATIONS], help="line of the study `parts` to train by")
 
 
 @dataclass(frozen=True)

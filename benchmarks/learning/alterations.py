@@ -144,14 +144,23 @@ def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
     trainer.evolve_population = lambda: None  # type: ignore[method-assign]
 
 
+def train_first(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Evaluate, train, evolve: children are judged before they learn."""
+    train, evolve = trainer.train_population, trainer.evolve_population
+    trainer.evolve_population, trainer.train_population = train, evolve  # type: ignore[method-assign, assignment]
+
+
+def _with_gains(trainer: ERLTrainer, gains: Tensor) -> None:
+    trainer.population.gains = gains
+    trainer.population.networks.gains.copy_(trainer.population.gains_of_agents)
+
+
 def equal_gains(trainer: ERLTrainer, _: torch.Generator) -> None:
     """Let all inputs that an agent sees count alike, whatever they tell."""
-    trainer.population.gains.fill_(0.5)
-    trainer.population.networks.gains.copy_(trainer.population.gains_of_agents)
+    _with_gains(trainer, torch.full_like(trainer.population.gains, 0.5))
 
 
 def random_gains(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Give inputs the gains of others."""
-    population = trainer.population
-    population.gains = population.gains[:, torch.randperm(population.gains.shape[1], generator=drawn)]
-    population.networks.gains.copy_(population.gains_of_agents)
+    gains = trainer.population.gains
+    _with_gains(trainer, gains[:, torch.randperm(gains.shape[1], generator=drawn)])

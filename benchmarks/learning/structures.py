@@ -9,9 +9,10 @@ quiet ones (Llorente, Michaely, Saar and Wang 2002, "Dynamic volume-return relat
 none. Each is drawn without and with a column that tells the structure, in `null` noise.
 
 Trained on the first days; on the last 40% one account goes on for the champion as shrunk and in full and for the true
-drift through the band, tuned as rules are. With --noise a group of inputs tells nothing. Shown are the mean correlation
-of the champion's scores with the true drift of a day, excess over the benchmark and what was expected of it, percent a
-year, and the information ratio. Further flags are settings of main.py.
+drift through the band, tuned as rules are. With --noise a group of inputs tells nothing; with --part a part is altered
+as in the study `parts`. Shown are the mean correlation of the champion's scores with the true drift of a day, excess
+over the benchmark and what was expected of it, percent a year, and the information ratio. Further flags are settings of
+main.py.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
 
+from benchmarks.learning.ablations import ALTERATIONS, add_part_flag
 from benchmarks.learning.markets import OUR_TREES, Budget, budget_of, fit, trees_on_our_inputs
 from benchmarks.learning.study import (
     Record,
@@ -173,17 +175,21 @@ def market_of(bars: pd.DataFrame, tickers: list[str], config: Config) -> Market:
     return build_market(loader, config.split, config.env)
 
 
-def structure_run(config: Config, name: str, budget: Budget, *, is_told: bool, noise: str = "") -> Record:
+def structure_run(
+    config: Config, name: str, budget: Budget, *, is_told: bool, noise: str = "", part: str | None = None
+) -> Record:
     """Train on a structure's first days; measure the champion and the truth on its last ones.
 
     Args:
         noise: a group of inputs in the place of which is noise, nothing in that of formulas.
+        part: see `measured`.
     """
     market, drift = structure_market(name, config, is_told=is_told)
     if noise != FORMULAS:
-        return measured(config, replace(market, features=_with_noise(market, noise, config.seed)), drift, budget)
+        market = replace(market, features=_with_noise(market, noise, config.seed))
+        return measured(config, market, drift, budget, part)
     with mock.patch.object(Formulas, "fit", lambda _, __, learned: [Formulas() for _ in learned]):
-        return measured(config, market, drift, budget)
+        return measured(config, market, drift, budget, part)
 
 
 def _with_noise(market: Market, group: str, seed: int) -> tuple[Feature, ...]:
@@ -198,9 +204,21 @@ def _with_noise(market: Market, group: str, seed: int) -> tuple[Feature, ...]:
     return tuple(noisy(one) if one.group == group else one for one in market.features)
 
 
-def measured(config: Config, market: Market, drift: Float64Array, budget: Budget, *, has_trees: bool = False) -> Record:
-    """Train on a market's first days; measure champion, truth and, if asked for, trees on its last ones."""
-    trained = fit(config, market, budget)
+def measured(
+    config: Config,
+    market: Market,
+    drift: Float64Array,
+    budget: Budget,
+    part: str | None = None,
+    *,
+    has_trees: bool = False,
+) -> Record:
+    """Train on a market's first days; measure champion, truth and, if asked for, trees on its last ones.
+
+    Args:
+        part: what is altered, of `ALTERATIONS`.
+    """
+    trained = fit(config, market, budget, ALTERATIONS[part] if part else None)
     champion, portfolio = trained.trainer.champion, Portfolio.on(market, config.env)
     first, last = days_measured(market)
     shrunk = Holder.of_agent(champion, market, slice(first, last))
@@ -233,6 +251,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_training_flags(parser, generations=10)
     parser.add_argument("--structures", nargs="+", default=[*STRUCTURES], choices=[*STRUCTURES], help="default: all")
     parser.add_argument("--noise", default="", choices=NOISY, help="inputs that tell nothing; default: none of them")
+    add_part_flag(parser)
     parser.add_argument("--told", choices=("no", "yes", "both"), default="both", help="whether a column tells them")
     parser.set_defaults(run=run)
 
@@ -246,7 +265,7 @@ def run(study: Study) -> None:
     told = {"no": (False,), "yes": (True,), "both": (False, True)}[arguments.told]
     for name in arguments.structures:
         for is_told in told:
-            how = {"is_told": is_told, "noise": arguments.noise}
+            how = {"is_told": is_told, "noise": arguments.noise, "part": arguments.part}
             task = partial(structure_run, name=name, budget=budget, **how)
             labels = {"study": "structures", "structure": name, **how, **asdict(budget)}
             records = study.records(each_seed(config, study.seeds, task, **labels))

@@ -27,7 +27,8 @@ needs_fake_card = pytest.mark.skipif(
 )
 TRAIN = (
     "--config {f}/tiny.toml --data {f}/prices.parquet --profile quick --runs-dir {f}/runs --rivals none "
-    "--env.trading-days 5 --env.settlement-days 2 --env.max-days-without-bar 2"
+    "--env.trading-days 5 --env.settlement-days 2 --env.max-days-without-bar 2 "
+    "--learning.gradient-steps 20 --learning.learning-rate 0.03"
 )
 JUDGE = "evaluate --runs-dir {f}/runs --split validation --rivals none --random-pickers 20"
 SIGNALS = "signals --runs-dir {f}/runs"
@@ -167,6 +168,7 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, sm
     for names in (("fire-here", "fire-there"), ("here", "moved")):
         ours, theirs = (lines_of(tmp_path / "runs" / run / "metrics.jsonl") for run in names)
         assert len(ours) == len(theirs) == 2 and differences(ours[1], theirs[1], tolerance=1e-6) == []
+    assert ours[1]["learning"]["evidence_shrink"] > 0  # the champion plays by its critic
     for path in ("runs/{}/evaluation-validation/results.json", "{}.json"):
         ours, theirs = (json.loads((tmp_path / path.format(run)).read_text()) for run in ("here", "moved"))
         assert differences(ours | {"run": "moved"}, theirs, tolerance=1e-6) == []

@@ -260,6 +260,38 @@ def test_a_gene_is_fixed_in_all_agents_and_their_children() -> None:
         run_generation(trainer)
 
 
+def test_gains_are_alike_or_those_of_others_in_all_generations() -> None:
+    own, alike, others = (altered(name) for name in (BASE, "all inputs count alike", "random gains of inputs"))
+    for _ in range(2):
+        for trainer in (alike, others):
+            population = trainer.population
+            assert torch.equal(population.networks.gains, population.gains_of_agents)
+            run_generation(trainer)
+    before = own.population.gains
+    assert alike.population.gains.unique().tolist() == [0.5]
+    assert torch.equal(others.population.gains.sort(1).values, before.sort(1).values)
+    assert not torch.equal(others.population.gains, before)
+
+
+def updates_when_bred(name: str) -> int:
+    """Gradient steps so far when the first generation breeds."""
+    trainer, seen = altered(name), list[int]()
+    inherit, population = trainer.population.inherit, trainer.population
+
+    def noted(*given: Any) -> None:
+        seen.append(population.updates)
+        inherit(*given)
+
+    population.inherit = noted  # type: ignore[method-assign]
+    run_generation(trainer)
+    assert population.updates == 3
+    return seen[0]
+
+
+def test_children_learn_before_they_are_judged_but_in_the_other_order() -> None:
+    assert (updates_when_bred(BASE), updates_when_bred("trained before breeding")) == (0, 3)
+
+
 def test_differences_are_taken_seed_by_seed() -> None:
     def line(by_seed: dict[int, float]) -> dict[int, dict[str, float]]:
         return {seed: {"expected": expected} for seed, expected in by_seed.items()}
@@ -289,12 +321,15 @@ def test_a_structure_moves_the_next_session_and_a_column_tells_it(name: str) -> 
 
 
 def test_study_of_structures(studied: Studied) -> None:
-    shown, kept = studied(
-        "structures", "--structures", "season", "--seeds", "1", "--generations", "1", "--synthetic.days", "600"
-    )
+    words = "structures", "--structures", "season", "--seeds", "1", "--generations", "1", "--synthetic.days", "600"
+    shown, kept = studied(*words, *LEARNING)
     assert [line[:14].strip() for line in shown[2:]] == ["season", "season, told"]
     assert [(record["structure"], record["is_told"]) for record in kept] == [("season", False), ("season", True)]
     assert all(-1 <= record["correlation"] <= 1 for record in kept)
+    part = "random gains of inputs"
+    _, more = studied(*words, *LEARNING, "--told", "no", "--part", part)
+    assert [record["part"] for record in more] == [None, None, part]
+    assert more[2]["correlation"] != more[0]["correlation"] != 0.0
 
 
 def test_peers_learn_as_long_as_we_do_or_are_refused(

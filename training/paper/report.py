@@ -41,8 +41,7 @@ class Backtest:
             expected = dict(zip(account.tickers, self.shares[place].tolist(), strict=True))
             for ticker in {**expected, **said["positions"]}:
                 has, due = said["positions"].get(ticker, 0.0), expected.get(ticker, 0.0)
-                # Weights are what differences of forecasts are worth, which round more than equity does.
-                if not np.isclose(has, due, rtol=10 * rounding, atol=0.0):
+                if has != due and not 0 < abs(book.worth({ticker: has - due}, day)) <= rounding * said["equity"]:
                     return f"{date}: {has!r} shares of {ticker}, backtest {due!r}"
             for name in ("equity", "cash", "benchmark"):
                 has, due = said[name], float(getattr(self, name)[place])

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
+from benchmarks.learning.ablations import add_part_flag
 from benchmarks.learning.laws.grammar import Law, Path, path
 from benchmarks.learning.laws.quantities import FAMILIES
 from benchmarks.learning.markets import OUR_TREES, Budget, budget_of
@@ -88,12 +89,13 @@ def calibrated(law: Law, config: Config) -> tuple[float, float]:
     return min(tried.items(), key=lambda one: abs(one[1] - WORTH))
 
 
-def law_run(config: Config, budget: Budget) -> Record:
-    """Draw and calibrate the law of a seed, train on its market's first days, measure on its last ones."""
+def law_run(config: Config, budget: Budget, part: str | None = None) -> Record:
+    """Draw and calibrate the law of a seed, train on its market's first days, measure on its last ones; see
+    `measured`."""
     law = Law.draw(config.seed)
     strength, earned = calibrated(law, config)
     drawn = law_path(law, strength, config)
-    found = measured(config, market_of(drawn.bars, drawn.tickers, config), drawn.drift, budget, has_trees=True)
+    found = measured(config, market_of(drawn.bars, drawn.tickers, config), drawn.drift, budget, part, has_trees=True)
     of_law = {"law": str(law), "family": law.quantity.family, "strength": strength, "calibrated": earned}
     return {**of_law, **found}
 
@@ -102,13 +104,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the study."""
     add_study_flags(parser, "--seeds", seeds=20)
     add_training_flags(parser, generations=10)
+    add_part_flag(parser)
     parser.set_defaults(run=run)
 
 
 def run(study: Study) -> None:
     """Measure the laws, print the lines of each as soon as they are known, then the figure."""
     config, budget = study_config([*SIZE, *study.words]), budget_of(study.arguments)
-    jobs = each_seed(config, study.seeds, partial(law_run, budget=budget), study="laws", **asdict(budget))
+    task, part = partial(law_run, budget=budget, part=study.arguments.part), {"part": study.arguments.part}
+    jobs = each_seed(config, study.seeds, task, study="laws", **part, **asdict(budget))
     print("".join(f"{name:>{width}}" for name, width in _COLUMNS), flush=True)
     records = list[Record]()
     for record in run_study(jobs, study.arguments.json, study.executor):
