@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from data.bars import VOLUME
 from data.features import library, path, peers, seasons  # noqa: F401  # they add to the catalogue
-from data.features.catalogue import CATALOGUE, Feature, column_feature
+from data.features.catalogue import CATALOGUE, Feature, column_feature, event_features
 from data.features.nine import CLOSE, NormalizationStats
 from data.features.wide import WideBars
 from data.loader import StockDataLoader
@@ -123,7 +123,19 @@ def with_features(market: Market) -> Market:
         for name, values in market.columns.items()
         if name not in CATALOGUE
     ]
-    return replace(market, features=(*built_in, *of_user))
+    of_events = [
+        feature
+        for one in of_user
+        if one.form != "past" and _is_event(market.columns[one.name][days, market.investable_columns])
+        for feature in event_features(one.name)
+    ]
+    return replace(market, features=(*built_in, *of_user, *of_events))
+
+
+def _is_event(values: NDArray[np.float32]) -> bool:
+    """Tell whether most of (days, columns) values are 0, and not all."""
+    known = np.isfinite(values)
+    return 0 < 2 * int((known & (values != 0)).sum()) < int(known.sum())
 
 
 def _is_market_wide(values: NDArray[np.float32]) -> bool:

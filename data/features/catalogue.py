@@ -73,6 +73,24 @@ def column_feature(name: str, *, is_market_wide: bool) -> Feature:
     return Feature(name, group, "as in the data", form, itemgetter(name))
 
 
+def event_features(name: str) -> list[Feature]:
+    """Return the returns of sessions with events, of which a further column of the data is not 0."""
+    return [
+        Feature(
+            f"return_{days}_at_{name}", LIBRARY, "logarithm", "relative", partial(_return_at, name, days), False, True
+        )
+        for days in (1, _WEEK)
+    ]
+
+
+def _return_at(name: str, days: int, bars: WideBars) -> pd.DataFrame:
+    """Return the returns of some sessions, as far as they had an event (Chan 2003, "Stock price reaction to news and
+    no-news")."""
+    events = bars[name]
+    at_events = bars.relative_returns.where(events.notna() & (events != 0), 0.0)
+    return at_events.rolling(days, min_periods=1).sum()
+
+
 def _recent(bars: WideBars, of: Values) -> pd.DataFrame:
     """Return exponentially weighted means over the bars of each stock, with a half-life of a week."""
     values = of(bars)

@@ -64,9 +64,9 @@ class Formulas:
         shortlist = screened(table, y) if table.names else [list[Formula]() for _ in learned]
         scores = [dict[Formula, float]() for _ in learned]
         for formula in dict.fromkeys(one for formulas in shortlist for one in formulas):
-            values = formula.of(table)
+            values, weight = formula.memory(table), table.weight(formula.state)
             for late in _LATE:
-                one, shifted = formula._replace(late=late), later(values, late)
+                one, shifted = formula._replace(late=late), later(values, late) * weight
                 for place, formulas in enumerate(shortlist):
                     if formula in formulas:
                         scores[place][one] = _score(one, shifted, y.first[place], y.learned[place])

@@ -23,6 +23,13 @@ _CONDITIONING = ("volume_shock_1", "move_1", "range_shock_1", "to_year_high", "o
 """Quantities on which others are conditioned, and as many columns of the user as there are, up to a number."""
 _MOST_COLUMNS = 4
 _STATES = ("wild", "rising", "dispersed")
+STATES: dict[str, tuple[int, ...]] = {"": (1, 0, 0, 0)}
+"""Weights of formulas by state of the market, as sums of always and of each state: while it holds, while it does not,
+and the reverse while it does not."""
+for _place, _state in enumerate(_STATES, start=1):
+    _holds = tuple(int(place == _place) for place in range(1, len(_STATES) + 1))
+    STATES[_state], STATES[f"not {_state}"] = (0, *_holds), (1, *(-held for held in _holds))
+    STATES[f"+-{_state}"] = (-1, *(2 * held for held in _holds))
 HALF_LIVES = (0, 1, 3, 10, 40)
 """Sessions of memory; 0: none."""
 _LARGEST, _TAIL, _LARGE = 4.0, 1.0, 0.7
@@ -64,10 +71,13 @@ class Formula(NamedTuple):
 
     def of(self, table: Quantities) -> Float32Array:
         """Return (days, n) values, 0 in the mean of a day but for memory; row t depends on bars up to t only."""
+        return later(self.memory(table), self.late) * table.weight(self.state)
+
+    def memory(self, table: Quantities) -> Float32Array:
+        """Return the (days, n) values of all states as soon as they are known."""
         by = table[self.by] if self.by else None
         values = formed(table.scaled(self.quantity, self.scale), self.form, by)
-        values = np.nan_to_num(apart(np.where(table.has_bar, values, np.float32(np.nan))))
-        return later(remembered(values * table.states[self.state][:, None], self.half_life), self.late)
+        return remembered(np.nan_to_num(apart(np.where(table.has_bar, values, np.float32(np.nan)))), self.half_life)
 
 
 @dataclass(frozen=True)
@@ -106,8 +116,8 @@ class Quantities:
         return values
 
     @cached_property
-    def states(self) -> dict[str, Float32Array]:
-        """(days,) weights of formulas by state of the market."""
+    def states(self) -> Float32Array:
+        """(4, days) always 1, and whether each state holds."""
         market = pd.Series(self.returns.sum(axis=1) / np.maximum(self.has_bar.sum(axis=1), 1))
         spread = pd.DataFrame(self.returns).where(self.has_bar).std(axis=1, ddof=0)
         usual = {"min_periods": _TWO_WEEKS}
@@ -116,11 +126,11 @@ class Quantities:
             market.rolling(_TREND, **usual).mean() > 0,
             spread.rolling(_WEEK).mean() > spread.rolling(_YEAR, **usual).mean(),
         )
-        weights = {"": np.ones(self.stop, dtype=np.float32)}
-        for name, held in zip(_STATES, holds, strict=True):
-            holding = held.to_numpy().astype(np.float32)
-            weights |= {name: holding, f"not {name}": 1 - holding, f"+-{name}": 2 * holding - 1}
-        return weights
+        return np.stack((np.ones(self.stop), *holds)).astype(np.float32)
+
+    def weight(self, state: str) -> Float32Array:
+        """Return the (days, 1) weights of formulas of a state."""
+        return np.asarray(np.array(STATES[state], dtype=np.float32) @ self.states)[:, None]
 
     @cached_property
     def deviation(self) -> Float32Array:

@@ -6,6 +6,7 @@ searches among them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -138,6 +139,14 @@ def peers_gap(bars: WideBars, half_life: int) -> pd.DataFrame:
     return own - peers
 
 
+def turnover_return(bars: WideBars, days: int) -> pd.DataFrame:
+    """Return the returns of some sessions times how much was traded in them, both in deviations over the stocks (Medhat
+    and Schmeling 2022, "Short-term momentum")."""
+    gain, traded = past_return(bars, days), volume_shock(bars, days, 2 * _YEAR)
+    apart = (part.sub(part.mean(axis=1), axis=0).div(part.std(axis=1), axis=0) for part in (gain, traded))
+    return math.prod(apart)
+
+
 _quantity("move_1", "logarithm", move)
 for _days in (1, 2, _WEEK, 10, _MONTH, _QUARTER, _HALF, _YEAR, 2 * _YEAR):
     _quantity(f"return_{_days}", "logarithm", past_return, days=_days)
@@ -158,6 +167,7 @@ for _weeks in (4, 12, 52):
     _quantity(f"weekday_return_{_weeks}", "logarithm", weekday_return, weeks=_weeks)
 for _days in (_WEEK, _MONTH, _QUARTER):
     _quantity(f"peers_gap_{_days}", "deviations", peers_gap, half_life=_days)
+_quantity("turnover_return_21", "squared deviations", turnover_return, needs_volume=True, days=_MONTH)
 _quantity("size_252", "logarithm of money", size, needs_volume=True)
 for _days, _usual in ((1, _QUARTER), (_WEEK, _QUARTER), (_MONTH, 2 * _YEAR)):
     _quantity(

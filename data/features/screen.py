@@ -1,7 +1,7 @@
 """The screen: which of all formulas of the grammar seem to tell most of returns to come.
 
-All are tried at once: the moments of quantities under conditions are products of matrices, a day at a time, and memory
-is in the returns, which are summed up over the days to come.
+All are tried at once: the moments of quantities under conditions are products of matrices, some days at a time, and
+memory is in the returns, which are summed up over the days to come.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from data.features.grammar import (
     HALF_LIVES,
     PENALTIES,
     SCALES,
+    STATES,
     TAILS,
     Formula,
     Quantities,
@@ -74,12 +75,12 @@ def screened(table: Quantities, y: Targets) -> list[list[Formula]]:
     values = np.stack([table.scaled(*one)[some] for one in scaled], axis=2)
     conditions = [("", ""), *product(CONDITIONS, table.conditioning)]
     under = [condition(form, table[by][some]) if by else np.ones_like(values[..., 0]) for form, by in conditions]
-    screen = _Screen(np.stack([*table.states.values()]), y.first[..., ::step], y.weight[some], y.learned)
+    screen = _Screen(table.states, y.first[..., ::step], y.weight[some], y.learned)
     plain = screen.scores(values, np.stack(under, axis=2))
     parts = [(conditions, plain)] + [
         ([(tail, "")], screen.scores(values, np.ones_like(values[..., :1]), tail=tail)) for tail in TAILS
     ]
-    states, best = [*table.states], [list[tuple[float, Formula]]() for _ in y.learned]
+    states, best = [*STATES], [list[tuple[float, Formula]]() for _ in y.learned]
     for names, scores in parts:  # (sets, states, scaled, conditions, half-lives)
         penalty = _penalties(scaled, names, states)
         for place, of_set in enumerate(scores - penalty):
@@ -108,8 +109,8 @@ def _penalties(
 class _Screen:
     """Moments of candidates with returns to come."""
 
-    states: Float32Array
-    """(states, days)."""
+    holds: Float32Array
+    """(1 + states, days), see `Quantities.states`."""
     y: Float32Array
     """(sets, days, n) weighted."""
     weight: Float32Array
@@ -119,12 +120,11 @@ class _Screen:
 
     @cached_property
     def _ahead(self) -> Float32Array:
-        """(days, n, sets, half-lives) returns to come, as far as they are learned from, each summed up with those after
-        it, of which half counts after some sessions."""
-        of_sets = [[remembered(y[::-1], half_life)[::-1] for half_life in HALF_LIVES] for y in self.y]
-        ahead = np.empty((*self.weight.shape, len(self.y), len(HALF_LIVES)), dtype=np.float32)
-        np.stack([np.stack(each, axis=-1) for each in of_sets], axis=2, out=ahead)
-        return ahead
+        """(days, n, sets, 1 + states, half-lives but none) returns to come, as far as they are learned from and while
+        a state holds, each summed up with those after it, of which half counts after some sessions."""
+        backwards = (self.y[:, None] * self.holds[:, :, None])[:, :, ::-1]
+        backwards = np.ascontiguousarray(np.moveaxis(backwards, (2, 3), (0, 1)))
+        return np.stack([remembered(backwards, half_life)[::-1] for half_life in HALF_LIVES[1:]], axis=-1)
 
     def scores(self, values: Float32Array, under: Float32Array, *, tail: str = "") -> Float64Array:
         """Return about the squares of the t-statistics, (sets, states, values, conditions, half-lives).
@@ -135,8 +135,10 @@ class _Screen:
             tail: of values that count alone.
         """
         days, n, count = values.shape
-        shape = count, under.shape[2], len(self.learned), len(HALF_LIVES)
-        total, square = np.zeros((len(self.states), np.prod(shape))), np.zeros((len(self.states), *shape[:3]))
+        states = np.array([*STATES.values()], dtype=np.float32)
+        weights, shape = states @ self.holds, (count, under.shape[2], len(self.learned))
+        at_once, square = np.zeros((2, len(states), np.prod(shape)))
+        ahead = np.zeros((*shape, *self._ahead.shape[3:]))
         variance = np.zeros((len(self.learned), count * under.shape[2]))
         autocovariance = np.zeros((len(HALF_LIVES), count, under.shape[2]))
         for first in range(0, days, _DAYS):
@@ -144,11 +146,13 @@ class _Screen:
             earlier = max(0, first - HALF_LIVES[-1])
             z_before = formed(values[earlier : some.stop], tail, None).transpose(0, 2, 1)
             z, by = z_before[first - earlier :], under[some]
-            right = (by[..., None, None] * self._ahead[some][:, :, None]).reshape(len(z), n, -1)
+            right = (by[..., None] * self.y[:, some].transpose(1, 2, 0)[:, :, None]).reshape(len(z), n, -1)
             of_day = np.matmul(z, right).reshape(len(z), -1)
-            total += self.states[:, some] @ of_day
-            at_once = of_day.reshape(len(z), *shape)[..., 0]
-            square += np.tensordot(self.states[:, some] ** 2, at_once**2, axes=1)
+            at_once += weights[:, some] @ of_day
+            square += weights[:, some] ** 2 @ of_day**2
+            right = by[..., None] * self._ahead[some].reshape(len(z), n, 1, -1)
+            cells = z.transpose(1, 0, 2).reshape(count, -1)
+            ahead += (cells @ right.reshape(cells.shape[1], -1)).reshape(ahead.shape)
             weighted = z * self.weight[some][:, None]
             squares = np.matmul(weighted * z, by**2).reshape(len(z), -1)
             variance += self.learned[:, some].astype(np.float32) @ squares
@@ -160,13 +164,13 @@ class _Screen:
         of_set = [self.weight[known].sum() for known in self.learned]
         unit = (self.y**2).sum(axis=(1, 2)) / np.maximum(of_set, 1e-9)
         variance = unit[:, None, None] * variance.reshape(len(unit), count, -1)
-        share = (self.states**2).mean(axis=1)
-        of_memory = share[:, None, None, None, None] * (
-            variance[..., None] * _gains(autocovariance, int((self.weight > 0).sum()))
-        )
-        top = total.reshape(len(self.states), *shape).transpose(0, 3, 1, 2, 4)
-        of_memory[..., 0] = square.transpose(0, 3, 1, 2)
-        return np.asarray((top**2 / np.maximum(of_memory, 1e-9)).transpose(1, 0, 2, 3, 4))
+        share = (weights**2).mean(axis=1)
+        of_memory = variance[..., None] * _gains(autocovariance, int((self.weight > 0).sum()))
+        squares = share[:, None, None, None, None] * of_memory  # (states, sets, values, conditions, half-lives)
+        squares[..., 0] = np.moveaxis(square.reshape(-1, *shape), 3, 1)
+        memories = np.einsum("qb,vcsbh->qsvch", states, ahead)
+        total = np.concatenate((np.moveaxis(at_once.reshape(-1, *shape), 3, 1)[..., None], memories), axis=-1)
+        return np.asarray((total**2 / np.maximum(squares, 1e-9)).swapaxes(0, 1))
 
 
 def _gains(autocovariance: Float64Array, cells: int) -> Float64Array:

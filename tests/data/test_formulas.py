@@ -162,16 +162,17 @@ def plain(formula: Formula, market: Market) -> pd.DataFrame:
         "dispersed": moves.std(axis=1, ddof=0).rolling(5).mean()
         > moves.std(axis=1, ddof=0).rolling(252, min_periods=10).mean(),
     }
-    if formula.state:
-        held = holds[formula.state.split()[-1].removeprefix("+-")].astype(float)
-        held = 1 - held if formula.state.startswith("not") else 2 * held - 1 if formula.state.startswith("+-") else held
-        values = values.mul(held, axis=0)
     if formula.half_life:
         kept, rows = 0.5 ** (1 / formula.half_life), [np.zeros(values.shape[1])]
         for row in values.to_numpy():
             rows.append(kept * rows[-1] + row)
         values = pd.DataFrame(rows[1:], values.index, values.columns)
-    return values.shift(formula.late, fill_value=0.0)
+    values = values.shift(formula.late, fill_value=0.0)
+    if formula.state:
+        held = holds[formula.state.split()[-1].removeprefix("+-")].astype(float)
+        held = 1 - held if formula.state.startswith("not") else 2 * held - 1 if formula.state.startswith("+-") else held
+        return values.mul(held, axis=0)
+    return values
 
 
 @pytest.mark.parametrize(
@@ -185,6 +186,7 @@ def plain(formula: Formula, market: Market) -> pd.DataFrame:
         Formula("news", "", "extreme", "", "dispersed", 3),
         Formula("news", "own", "low", "", "+-dispersed"),
         Formula("turnover", "", "times", "news", "not dispersed", 1),
+        Formula("return_5_at_news", half_life=3),
     ],
     ids=str,
 )
@@ -242,6 +244,10 @@ def test_quantities_of_a_market() -> None:
     read = {one.name for one in FeatureInputs.fit(ODD, np.isfinite(ODD.close)).inputs}
     assert {"news", "gap", "rate"} < read and not {"return_5", "move_1"} & read, "networks read no library"
     assert table.conditioning[-2:] == ["score", "news"] and "volume_shock_1" in table.conditioning
+    at_news = {one.name: one for one in ODD.features}["return_5_at_news"].of(ODD.wide(ODD.investable_columns))
+    moves = ODD.wide(ODD.investable_columns).relative_returns.to_numpy()[196:201]
+    news = ODD.columns["news"][196:201, ODD.investable_columns] != 0
+    np.testing.assert_allclose(at_news.iloc[200], np.where(news, np.nan_to_num(moves), 0).sum(0), atol=1e-9)
     with pytest.raises(DataError, match="'news', which the agents read"):
         Formulas((Formula("news"),), ((1.0, 1.0),)).of(small_market(), slice(None))
 
@@ -344,6 +350,9 @@ def test_quantities_by_hand() -> None:
     def last(name: str, sessions: int, skipped: int = 0) -> Float64Array:
         return bars[name][day - sessions + 1 : day + 1 - skipped]
 
+    def scored(values: Float64Array) -> Float64Array:
+        return np.asarray((values - values.mean()) / values.std(ddof=1))
+
     width = np.log(bars["high"] / bars["low"])
     usual, volume, paid = width[day - 251 : day + 1].mean(0), np.log(shares), close * shares
     month, half, index = last("relative", 21), last("return", 126), r.mean(axis=1)[day - 125 : day + 1]
@@ -363,6 +372,8 @@ def test_quantities_by_hand() -> None:
         "volume_shock_5": volume[day - 4 : day + 1].mean(0) - volume[day - 62 : day + 1].mean(0),
         "illiquidity_63": np.log((np.abs(last("return", 63)) / paid[day - 62 : day + 1]).mean(0)),
         "weekday_return_4": own[[day - 4, day - 9, day - 14, day - 19]].sum(0),
+        "turnover_return_21": scored(month.sum(0))
+        * scored(volume[day - 20 : day + 1].mean(0) - volume[: day + 1].mean(0)),
     }
     wide, features = market.wide(), {one.name: one for one in market.features}
     for name, values in expected.items():
