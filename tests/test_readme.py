@@ -63,6 +63,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("mine.py").write_text("def momentum(bars):\n    return bars.close.diff(5)\n")
         shutil.copy(ROOT / "tests" / "policies" / "buyer.py", "other.py")
         data[["date", "ticker"]].assign(score=np.sin(np.arange(len(data)))).to_csv("scores.csv", index=False)
+        data[["date", "ticker"]][::3].assign(weight=0.25).to_csv("weights.csv", index=False)
         data[["date", "ticker"]][::7].assign(side="buy", value=20_000.0).to_csv("trades.csv", index=False)
         (folder / "folder_of_csv_files").mkdir()
         for ticker, rows in data.groupby("ticker"):

@@ -99,6 +99,14 @@ def test_two_hundred_impossible_fills_are_named_and_change_nothing() -> None:
     np.testing.assert_array_equal(equity, asked_of(GOOD)[1])
 
 
+def test_a_fill_that_cash_does_not_pay_for_is_named() -> None:
+    asked, equity = asked_of([GOOD[0], possible(FIRST + 4, 1e6, 0.5), *GOOD[1:]])
+    assert asked.refused is not None
+    reasons = asked.refused.set_index("row")["reason"]
+    assert reasons[2] == "purchase that the cash does not pay for"
+    np.testing.assert_array_equal(equity, asked_of(GOOD)[1])
+
+
 def test_partial_sales_are_partial_and_the_claim_is_held_against_the_fills_here() -> None:
     """900 bought, 400 sold, then 500 of the 900 that are sold; filled at opens of the days, by a plain ledger."""
     asked, equity = asked_of(GOOD)

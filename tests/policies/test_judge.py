@@ -21,7 +21,7 @@ from training.api import TradedMarket, judge, load_market
 from training.evaluation.measures import METRICS
 from utils.config.settings import read_settings
 from utils.config.trader import EvaluationConfig
-from utils.errors import ConfigError
+from utils.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 QUICK = EvaluationConfig(rivals="none", random_pickers=40)
@@ -135,16 +135,20 @@ def weights(bars: WideBars) -> pd.DataFrame:
 
 
 def test_weights_are_held_as_they_are(market: TradedMarket) -> None:
-    """To the digit of what cash allows, NaN keeps; as a function, a wide frame and rows of a file."""
+    """To the digit of what cash allows, NaN keeps; as a function, a wide frame, and rows of a file, where nothing is
+    held of what a date leaves out."""
     weights.returns = "weights"  # type: ignore[attr-defined]
     wide = weights(market.market.wide(market.market.investable_columns))
     wide.attrs["returns"] = "weights"
     first = market.market.splits.validation.first
     wide.iloc[first, 1] = 0.2
-    rows = wide.rename_axis(index="date", columns="ticker").stack().rename("weight").reset_index()
-    rows.attrs = {}
-    judgement = judge(market, {"code": weights, "wide": wide, "rows": rows.dropna()}, judging=QUICK)
+    rows = wide.reset_index(names="Date").melt("Date", var_name="Symbol", value_name="Weight")
+    zeros, held = wide.fillna(0.0), rows[rows["Weight"] > 0]
+    zeros.attrs["returns"], has_some = "weights", zeros.any(axis=1)
+    own = {"code": weights, "wide": wide, "rows": rows, "zeros": zeros[has_some], "held": held}
+    judgement = judge(market, own, judging=QUICK)
     np.testing.assert_array_equal(judgement.equity["wide"], judgement.equity["rows"])
+    np.testing.assert_array_equal(judgement.equity["zeros"], judgement.equity["held"])
     trades = judgement.trades
     tickers = trades.groupby("policy")["ticker"].unique().map(set)
     assert tickers["code"] == {"S000"} and tickers["wide"] == {"S000", "S001"}
@@ -155,6 +159,37 @@ def test_weights_are_held_as_they_are(market: TradedMarket) -> None:
     assert asked is not None and not asked.is_apart and asked.gap < 1e-3
     assert asked.turnover == pytest.approx(asked.done, rel=0.02)
     assert asked.sentence not in judgement.verdict["code"]
+
+
+def test_an_account_begins_with_the_weights_in_force(market: TradedMarket) -> None:
+    """Those of the last day before the judged ones, held as if they had been given on the first of these."""
+    first, wide = market.market.splits.validation.first, weights(market.market.wide(market.market.investable_columns))
+    monthly, begun = wide * np.nan, wide * np.nan
+    monthly.iloc[first - 9, :2], begun.iloc[first, :2] = 0.4, 0.4
+    later = monthly.copy()
+    later.iloc[first + 9, 2] = 0.1
+    for one in (monthly, begun, later):
+        one.attrs["returns"] = "weights"
+    found = judge(market, {"monthly": monthly, "begun": begun, "later": later}, judging=QUICK)
+    np.testing.assert_array_equal(found.equity["monthly"], found.equity["begun"])
+    np.testing.assert_array_equal(found.equity["later"][:10], found.equity["begun"][:10])
+    assert "holds to their end what it said last before" in found.verdict["monthly"]
+    assert all("what it said last" not in found.verdict[name] for name in ("begun", "later"))
+
+
+def test_weights_in_percent_and_ruin_are_named(market: TradedMarket) -> None:
+    """An account that owes more than it has is worth nothing from then on."""
+    wide = weights(market.market.wide(market.market.investable_columns))
+    percent, bet = wide * 0 + 100 / 6, wide * np.nan
+    first = market.market.splits.validation.first
+    bet.iloc[first, int((market.market.close[-1] / market.market.close[first]).argmin())] = 9.9
+    for one in (percent, bet):
+        one.attrs["returns"] = "weights"
+    with pytest.raises(DataError, match="got a day on which they add up to 83"):
+        judge(market, {"percent": percent}, judging=QUICK)
+    found = judge(market, {"bet": bet}, judging=QUICK)
+    assert found.verdict["bet"].startswith("The account lost everything, and was closed.")
+    assert (found.equity["bet"] >= 0).all() and found.equity["bet"].iloc[-1] == 0
 
 
 POLICIES = """
@@ -271,7 +306,7 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
         ("--policy", "mine.py:fair", None, "expected an existing FILE.py"),
         ("--policy", "mine.py:f", "def f(:\n", "expected a Python file of policies"),
         ("--policy", "mine.zip", "PK", f"expected {'a model of PPO' if HAS_SB3 else 'stable_baselines3'}"),
-        ("--scores", "mine.csv", "date,ticker,scores\n2000-06-05,S000,1\n", "expected columns date, ticker, score"),
+        ("--scores", "mine.csv", "date,ticker,scores\n2000-06-05,S000,1\n", "date, ticker and one of score and weight"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,S000,1\n2000-06-05,S000,2\n", "got two of S000 on 2000-06-05"),
         ("--policy", "mine.py", HELD, 'expected `held.returns = "weights"` of a function'),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,S000,high\n", "numbers in"),

@@ -63,7 +63,7 @@ class EquityCurves:
             return np.asarray(values.double().cpu().numpy().copy())
 
         return cls(
-            equity=plain(account.equity_curve.T),
+            equity=plain(account.equity_curve.T).clip(min=0.0),  # what is owed beyond is lost by others
             exposure=held.sum(axis=2).T,
             positions=plain(summary.positions_opened),
             wins=plain(summary.wins),

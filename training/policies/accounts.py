@@ -19,12 +19,14 @@ from environment.trading_env import TradingEnvironment
 from training.evaluation.baselines import BandRule, Tuning
 from training.evaluation.play import EvaluationSetup, Played, play_policy
 from training.forecasts.look_ahead import require_past
-from training.policies.read import WEIGHTS, GivenTrades, Trades, aligned, wide_table
+from training.policies.read import WEIGHTS, GivenTrades, Trades, aligned, is_rows, wide_table
 from utils.arrays import Float32Array, Float64Array
-from utils.errors import DataError
+from utils.errors import DataError, LookAheadError
 from utils.tables import many
 
 logger = logging.getLogger(__name__)
+_MOST_GROSS = 10.0
+"""Most weights of a day in the sum, without their signs: more are percents."""
 _EXCESS = 1e-4
 """By which weights may miss their bounds, as sums in single precision do."""
 
@@ -43,7 +45,7 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
     """
     if hasattr(policy, "act") or hasattr(policy, "predict"):
         return _account_of_actor(name, policy, setup)
-    if isinstance(policy, pd.DataFrame) and "ticker" in policy.columns:
+    if isinstance(policy, pd.DataFrame) and is_rows(policy):
         policy = wide_table(policy, repr(name))
     if isinstance(policy, Trades):
         given = GivenTrades(policy, setup)
@@ -55,9 +57,10 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
             f"{len(other):,} of {len(policy.columns):,} tickers are not in the data and left out, as {other[0]}."
         )
     played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy))
-    if played.scores is not None and played.asked is not None:
+    assert played.asked is not None
+    if played.scores is not None:
         logger.info("%s", played.asked.how)
-    return _with_asked(played, notes=notes)
+    return _with_asked(played, notes=[*notes, *played.asked.notes])
 
 
 def account_of_table(
@@ -67,21 +70,27 @@ def account_of_table(
     market = setup.market
     if is_weights:
         needs_credit = is_signed(table[setup.judged])
-        how = f"Target weights, held as they are given{', with shorts or credit' if needs_credit else ''}."
-        played = play_policy(setup, GivenWeights(table), setup.signed if needs_credit else None)
-        return _with_asked(played, how=how)
+        _require_shares(name, table[setup.judged])
+        fees = f", with shorts or credit at {setup.borrow_bps:g} basis points a year" if needs_credit else ""
+        weights, begun = in_force(table, setup.judged)
+        played = play_policy(setup, GivenWeights(weights), setup.signed if needs_credit else None)
+        is_ruined = bool((played.curves.equity <= 0).any())
+        notes = [*begun, *["The account lost everything, and was closed."] * is_ruined]
+        return _with_asked(played, how=f"Target weights, held as they are given{fees}.", notes=notes)
+    begun = list[str]()
     if hold is None:
         rule = rule_of(name, table, setup.tuning, market.dates, setup.judged)
         how = rule_text(name, rule, table)
         followed: Policy = rule.policy(setup.tuning.risk)
     else:
-        how = f"{name}: each day equal weights of the {many(hold, 'stock')} with the best scores."
+        how = f"{name}: equal weights of the {many(hold, 'stock')} with the best scores, anew on each day with scores."
         can_be_bought = np.isfinite(market.close) & (
             True if market.members is None else market.members[:, market.investable_columns]
         )
-        followed = GivenWeights(best_of(table, hold, can_be_bought))
+        weights, begun = in_force(best_of(table, hold, can_be_bought), setup.judged)
+        followed = GivenWeights(weights)
     played = play_policy(setup, followed)
-    return _with_asked(replace(played, scores=table[setup.judged]), how=how)
+    return _with_asked(replace(played, scores=table[setup.judged]), how=how, notes=begun)
 
 
 def _with_asked(played: Played, **said: Any) -> Played:
@@ -150,7 +159,12 @@ def table_of(name: str, policy: Any, market: Market) -> Float64Array:
     if isinstance(policy, pd.DataFrame):
         values = aligned(name, policy, market)
     else:
-        audit_features({name: policy}, market, np.random.default_rng(0))
+        try:
+            audit_features({name: policy}, market, np.random.default_rng(0))
+        except LookAheadError as error:
+            # The commonest strategy of the field asks for it.
+            last = "; which session is a month's last is known on the next one: rebalance on the first, or give a file"
+            raise LookAheadError(f"{error}{last if is_weights(policy) else ''}") from error
         values = values_of_function(name, policy, market)
     require_past({name: values.astype(np.float32)}, market)
     return values
@@ -178,6 +192,28 @@ def values_of_function(name: str, function: OwnFeature, market: Market) -> Float
 def is_signed(weights: NDArray[Any]) -> bool:
     """Tell whether (days, n) target weights ask for shorts or leverage."""
     return bool((weights < -_EXCESS).any() or (np.nansum(weights, axis=1) > 1.0 + _EXCESS).any())
+
+
+def _require_shares(name: str, weights: Float64Array) -> None:
+    """Raise DataError where (days, n) target weights seem to be percents."""
+    if (most := float(np.nansum(np.abs(weights), axis=1).max())) > _MOST_GROSS:
+        raise DataError(
+            f"expected weights of {name!r} as shares of the equity, 0.05 for 5%, got a day on which they add up to "
+            f"{most:.3g} without their signs; divide percents by 100"
+        )
+
+
+def in_force(weights: Float64Array, judged: slice) -> tuple[Float64Array, list[str]]:
+    """Return (days, n) weights with those of the last day before the judged ones that has any on the first of them,
+    if that has none; and a note where no later day has any."""
+    has_some = np.asarray(np.isfinite(weights).any(axis=1))
+    before = np.flatnonzero(has_some[: judged.start])
+    if has_some[judged.start] or not len(before):
+        return weights, []
+    begun = weights.copy()
+    begun[judged.start] = weights[before[-1]]
+    note = "It says nothing on the judged days, and holds to their end what it said last before."
+    return begun, [] if has_some[judged].any() else [note]
 
 
 def require_weights(name: str, weights: NDArray[Any]) -> None:

@@ -231,7 +231,7 @@ def judge(
         one = Evaluation(
             name=f"{name}-{digest}",
             split=split,
-            config=config,
+            config=replace(config, evaluation=judging),
             market=market.market,
             played=played,
             trials=tried,

@@ -30,9 +30,13 @@ _ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
 """Of Stable-Baselines3, those with actions as these."""
 _SIDES = {"buy": 1.0, "sell": -1.0}
 _SPLITS = np.array([1.5, *range(2, 11), 15, 20, 25, 50])
+_LITTLE = 1e-4
+"""Share of the capital by which prices must be better or worse to be worth a word."""
 _ROUNDING, _CENT, _SCALE = 1e-4, 0.005, 0.1
 """By which a price may lie outside of a day's range, as a share and in currency units; and by which a ratio of prices
 may miss that of a split."""
+_CREDIT = 0.2
+"""Share of the equity by which a purchase may exceed the cash that is known of: dividends are not."""
 _PART = "sale of more than is held, done in part"
 
 
@@ -88,11 +92,18 @@ def read_rows(path: Path, wanted: str) -> pd.DataFrame:
 
 def wide_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return rows of date, ticker and score, or weight, as a frame of days by tickers, NaN where there is none; one of
-    weights says so in `attrs["returns"]`.
+    weights says so in `attrs["returns"]`, and has 0 for tickers without a row on a date that has rows.
 
     Raises DataError for other columns, or two values for one ticker and day.
     """
-    column = "weight" if "weight" in rows.columns and "score" not in rows.columns else "score"
+    rows = _titled(rows)
+    if len(known := [name for name in ("score", "weight") if name in rows.columns]) != 1:
+        got = ", ".join(map(str, rows.columns[:12])) + hint("score", [*map(str, rows.columns)]) * (not known)
+        raise DataError(
+            f"expected columns date, ticker and one of score and weight in {source}, got {got}; a weight is the share "
+            "of the equity that is to be held, a score the higher the better; give a row a day and ticker"
+        )
+    [column] = known
     long = long_rows(rows, [column], source)
     if (twice := long.duplicated(["date", "ticker"])).any():
         one = long[twice].iloc[0]
@@ -101,8 +112,22 @@ def wide_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
             f"{one['date']:%Y-%m-%d}; keep the one that was known at that close"
         )
     wide = long.pivot(index="date", columns="ticker", values=column)
+    if column == "weight":  # what a date leaves out is not held then; an empty weight keeps
+        wide = wide.mask(long.assign(row=1.0).pivot(index="date", columns="ticker", values="row").isna(), 0.0)
     wide.attrs["returns"] = WEIGHTS if column == "weight" else "scores"
     return wide
+
+
+def is_rows(frame: pd.DataFrame) -> bool:
+    """Tell whether a frame has a row a day and ticker, not days by tickers."""
+    return "ticker" in _titled(frame).columns
+
+
+def _titled(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows under the titles that are read, whichever letters are capital; a symbol is a ticker."""
+    titles = {name: str(name).strip().lower() for name in rows.columns}
+    titles = {name: "ticker" if title == "symbol" else title for name, title in titles.items()}
+    return rows.rename(columns=titles) if len({*titles.values()}) == len(titles) else rows
 
 
 def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.DataFrame:
@@ -163,11 +188,10 @@ class Trades:
 
         Raises DataError where a row does not tell them.
         """
-        amounts = [name for name in ("value", "shares") if name in self.rows.columns] or ["value"]
-        numbers = [*amounts, *self.rows.columns.intersection(["price"])]
-        table = long_rows(self.rows, numbers, self.source).reindex(
-            columns=["date", "ticker", "value", "shares", "price"]
-        )
+        rows = _titled(self.rows)
+        amounts = [name for name in ("value", "shares") if name in rows.columns] or ["value"]
+        numbers = [*amounts, *rows.columns.intersection(["price"])]
+        table = long_rows(rows, numbers, self.source).reindex(columns=["date", "ticker", "value", "shares", "price"])
         if "price" in numbers:
             table["price"] = table["price"].fillna(0.0)
         amount = table["shares"].fillna(table["value"])
@@ -176,8 +200,8 @@ class Trades:
                 f"expected a date and a {' or '.join(amounts)} other than 0 in each row of {self.source}, got "
                 f"{many(int(bad.sum()), 'row')} without; fill or drop them"
             )
-        if "side" in self.rows.columns:
-            side = self.rows["side"].astype(str).str.strip().str.lower()
+        if "side" in rows.columns:
+            side = rows["side"].astype(str).str.strip().str.lower()
             if not (known := side.isin(_SIDES)).all():
                 raise DataError(
                     f"expected buy or sell as the side in {self.source}, got {side[~known].iloc[0]!r}; of shorts give "
@@ -202,7 +226,7 @@ class GivenTrades:
         """
         self.trades, self.setup = trades, setup
         table, market = trades.table(), setup.market
-        self.has_prices = "price" in trades.rows.columns
+        self.has_prices = bool(table["price"].notna().any())
         fills_next = setup.portfolio.rules.fill == "next_open"
         dates = market.dates.astype("datetime64[D]")
         session = np.searchsorted(dates, table["date"].to_numpy("datetime64[D]")).clip(max=len(dates) - 1)
@@ -216,7 +240,7 @@ class GivenTrades:
         reason = np.select([np.asarray(where) for where in why.values()], [*why], default="")
         price = table["price"] if self.has_prices else bars[:, CLOSE]
         shares = table["shares"].fillna(table["value"] / price).to_numpy()
-        self.rows = table.assign(decided=decided, stock=stock, amount=shares, reason=reason)
+        self.rows = table.assign(decided=decided, stock=stock, amount=shares, reason=reason, at=price)
         held = np.zeros((setup.steps, len(place)))
         self.rows["amount"] = self._held(held)
         if not (self.rows["amount"] > 0).any():
@@ -226,14 +250,23 @@ class GivenTrades:
         self.shares, self.first = torch.from_numpy(held.cumsum(axis=0)), setup.first
 
     def _held(self, change: Float64Array) -> Any:
-        """Add what is bought and sold on each day, (D, n); return the shares of each row, and note what is not held."""
-        done, held = np.zeros(len(self.rows)), dict[int, float]()
+        """Add what is bought and sold on each day, (D, n); return the shares of each row, and note what is not held, or
+        by far not paid for."""
+        done, held, rules = np.zeros(len(self.rows)), dict[int, float](), self.setup.portfolio.rules
+        cash, worth = rules.initial_capital, dict[int, float]()
         usable = self.rows[self.rows["reason"] == ""]
         # What is bought at a close may be sold at the same one.
         in_turn = usable.assign(sale=usable["amount"] < 0).sort_values(["decided", "sale"], kind="stable")
         for row in in_turn.itertuples():
             stock, amount, owned = int(row.stock), float(row.amount), held.get(int(row.stock), 0.0)
+            if self.has_prices and amount * row.at > cash + _CREDIT * max(
+                rules.initial_capital, cash + sum(worth.values())
+            ):
+                self.rows.loc[row.Index, "reason"] = "purchase that the cash does not pay for"
+                continue
             done[row.Index] = max(amount, -owned)
+            cash -= done[row.Index] * row.at
+            worth[stock] = (owned + done[row.Index]) * row.at
             if amount < -owned * (1 + 1e-6):
                 self.rows.loc[row.Index, "reason"] = _PART if owned > 0 else "sale of what is not held"
             held[stock] = 0.0 if amount <= -owned else owned + amount
@@ -265,9 +298,10 @@ class GivenTrades:
             here = prices.cpu().numpy()[day, done["stock"].astype(int)]
             better = float(np.nansum(done["amount"] * (here - done["price"])))
             profit = float(played.curves.equity[0, -1] - played.curves.capital) + better
-            share = f", {100 * abs(better) / profit:.0f}% of the profit of {profit:,.0f} that they claim" * (profit > 0)
+            share = f", {100 * abs(better) / profit:.0f}% of the profit of {profit:,.0f} at these prices" * (profit > 0)
             word = "better" if better >= 0 else "worse"
-            said.append(f"The prices given are {abs(better):,.0f} {word} than fills here{share}.")
+            if abs(better) > _LITTLE * played.curves.capital:
+                said.append(f"The prices given are {abs(better):,.0f} {word} than fills here{share}.")
         return said
 
     def __call__(self, portfolio: Portfolio) -> Tensor:
