@@ -101,10 +101,10 @@ class InputRows:
         counts = self.has_bar[here].sum(1)
         return self._joined(of_stock, self.shared[here].repeat_interleave(counts, dim=0, output_size=len(of_stock)))
 
-    def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the (..., inputs) of (...) rows, with their days, counted from the first of these, and stocks."""
+    def take(self, rows: Tensor) -> Tensor:
+        """Return the (..., inputs) of (...) rows."""
         day = torch.searchsorted(self.first_rows, rows.contiguous(), right=True) - 1
-        return self._joined(self.separate[rows], self.shared[day]), day, self.stock[rows].long()
+        return self._joined(self.separate[rows], self.shared[day])
 
     def dense(self, days: slice) -> Float32Array:
         """Return the (days, n, inputs) of some days, 0 without a bar, on the CPU."""
@@ -118,25 +118,6 @@ class InputRows:
         bars = self.has_bar[self.here(days)]
         shape = (*values.shape[:-1], *bars.shape)
         return values.new_full(shape, fill).masked_scatter_(bars, values)
-
-    def compact(self, values: Tensor, days: slice) -> Tensor:
-        """Return (A, days, n) values of some days as (A, rows)."""
-        day = torch.arange(values.shape[1], device=values.device)
-        place = self.of_day(day[None], days)[0] * values.shape[2] + self.stock[self.rows(days)]
-        return values.flatten(1).index_select(1, place)
-
-    def mean(self, values: Tensor, days: slice) -> Tensor:
-        """Return the means over the stocks of each day of (A, rows) values, (A, days)."""
-        return self.spread(values, days).sum(-1) / self.has_bar[self.here(days)].sum(1).clamp(min=1)
-
-    def of_day(self, values: Tensor, days: slice) -> Tensor:
-        """Return the (A, rows) values of the day of each row, from (A, days)."""
-        rows, counts = self.rows(days), self.has_bar[self.here(days)].sum(1)
-        return values.repeat_interleave(counts, dim=1, output_size=rows.stop - rows.start)
-
-    def relative(self, values: Tensor, days: slice) -> Tensor:
-        """Return (A, rows) values less their mean over the stocks of the day."""
-        return values - self.of_day(self.mean(values, days), days)
 
     def blocks(self, days: slice | None = None) -> list[slice]:
         """Divide days, default all, into blocks of a fixed size, so that sums over blocks have one order."""

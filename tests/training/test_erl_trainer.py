@@ -219,9 +219,10 @@ def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, mon
     monkeypatch.setattr(type(transitions), "batch", spying)
     list(generations(trainer, 3))
     assert len(seen) == 3 * TINY_LEARNING.gradient_steps
-    first, apart = samples.x.days.start, samples.longest
+    apart, days = samples.longest, samples.x.days
+    day_of = torch.arange(days.start, days.stop).repeat_interleave(samples.x.counts)
     for rows, replayed in seen:
-        day, following = (first + samples.x.take(own)[1] for own in (rows, transitions.following[rows].long()))
+        day, following = day_of[rows], day_of[transitions.following[rows].long()]
         assert torch.equal(day, replayed.day[..., None].expand(day.shape).long())
         for fold, (_, held) in enumerate(samples.folds):
             assert bool(((day[fold] < held.start - apart) | (day[fold] >= held.stop + apart)).all())

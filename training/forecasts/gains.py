@@ -33,7 +33,7 @@ def _gains(known: StockTransitions, allowed: Tensor) -> Tensor:
     """
     rows = allowed[known.x.days].repeat_interleave(known.x.counts).nonzero()[:, 0]
     rows = rows[:: 1 + len(rows) // _ROWS]
-    x, reward = known.inputs.for_networks(known.x.take(rows)[0]).double(), known.reward[rows].double()
+    x, reward = known.inputs.for_networks(known.x.take(rows)).double(), known.reward[rows].double()
     first = known.x.first_rows
     day = torch.searchsorted(first, rows, right=True) - 1
 

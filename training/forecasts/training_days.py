@@ -115,7 +115,7 @@ class TrainingDays:
         x, means = self.samples.x, list[Tensor]()
         for fold in range(self.folds):
             rows = self.transitions.allowed[fold][x.days].repeat_interleave(x.counts).nonzero()[:, 0]
-            seen = self.inputs.for_networks(x.take(rows[:: 1 + len(rows) // _USUAL_ROWS])[0])
+            seen = self.inputs.for_networks(x.take(rows[:: 1 + len(rows) // _USUAL_ROWS]))
             means.append(torch.stack([networks.played_scores(agent, fold, seen).mean() for agent in agents]))
         return torch.stack(means, dim=1)
 

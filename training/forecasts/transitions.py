@@ -76,8 +76,8 @@ class StockTransitions:
         """Return the transitions of (folds, D, S) rows, in the replayed accounts of their (folds, D) days."""
         following = self.following[rows].long()
         return Batch(
-            x=self.inputs.for_networks(self.x.take(rows)[0]),
-            next_x=self.inputs.for_networks(self.x.take(following)[0]),
+            x=self.inputs.for_networks(self.x.take(rows)),
+            next_x=self.inputs.for_networks(self.x.take(following)),
             reward=self.reward[rows],
             terminated=self.terminated[rows],
             price=replayed.price,
