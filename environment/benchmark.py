@@ -105,9 +105,3 @@ def benchmark_weights(account: Account, parts: Tensor, rebalanced: Collection[in
     spent = (budget / lacking.sum(1).clamp(min=1e-300)).clamp(0.0, 1.0)
     is_due = is_due & ~account.is_locked & account.is_trading
     return torch.where(is_traded & is_due[:, None], weights + lacking * spent[:, None] - sold, weights)
-
-
-def hold_benchmark(account: Account, parts: Tensor, rebalanced: Collection[int] | None = None) -> None:
-    """Hold a benchmark in accounts that were reset, to the end of their windows."""
-    while not account.is_done:
-        account.step(benchmark_weights(account, parts, rebalanced))

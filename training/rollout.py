@@ -215,8 +215,6 @@ class PopulationResults:
     fitness: Tensor
     """(A,) mean profit over the benchmark less its risk, percent of the initial capital."""
     profit_percent: Tensor
-    by_window: Tensor
-    """(A, W) profit over the benchmark on the windows that count towards fitness."""
     trading: dict[str, float]
     """Sums over all agents and windows of counts and costs."""
 
@@ -268,7 +266,6 @@ class PopulationRollouts:
             played = env.portfolio, forecasts, population.values[agents], windows.starts, len(steps)
             rollouts.append(roll_out(*played, noise=noise, timing=timing, safe_point=self.safe_point))
         judged = len(windows.starts) - len(windows.noise)
-        by_window = torch.cat([part.excess[:, :judged] for part in rollouts]).cpu()
         utility = torch.cat([part.utility()[:, :judged] for part in rollouts]).cpu()
         profit = torch.cat([part.equity[-1, :, :judged].mean(1) for part in rollouts]).cpu()
         capital = env.rules.initial_capital
@@ -277,7 +274,7 @@ class PopulationRollouts:
             name: sum(float(getattr(part.summary, name).sum()) for part in rollouts) for name in ("traded", "costs")
         }
         fitness = utility.mean(1)
-        results = PopulationResults(fitness, 100 * (profit / capital - 1), by_window, {**counts, **paid})
+        results = PopulationResults(fitness, 100 * (profit / capital - 1), {**counts, **paid})
         elites = ranked(fitness)[: len(population.elites)]
         recorded = [part.transitions for part in rollouts]
         joined = {name: torch.cat([part[name] for part in recorded], dim=1) for name in recorded[0]}

@@ -157,14 +157,6 @@ class FeatureInputs:
             for place, feature in inputs:
                 yield place, feature.of(read, days)
 
-    def of(self, market: Market, days: slice) -> Float32Array:
-        """Return the (days, n, inputs) of some days."""
-        shape = len(range(*days.indices(len(market.dates)))), len(market.investable_columns), len(self.inputs)
-        x = np.empty(shape, dtype=np.float32)
-        for place, column in self.columns(market, days):
-            x[..., place] = column
-        return x
-
     def state(self) -> list[dict[str, Any]]:
         """Return JSON values."""
         return [vars(one) for one in self.inputs]

@@ -35,7 +35,14 @@ def market(seed: int = 0) -> Market:
 MARKET = market()
 LEARNED = np.isfinite(MARKET.close) & (np.arange(DAYS) < 300)[:, None]
 INPUTS = FeatureInputs.fit(MARKET, LEARNED)
-X = INPUTS.of(MARKET, slice(None))
+
+
+def inputs_of(market: Market, days: slice) -> npt.NDArray[np.float32]:
+    """Return the (days, n, inputs) of some days."""
+    return np.stack([values for _, values in INPUTS.columns(market, days)], axis=2)
+
+
+X = inputs_of(MARKET, slice(None))
 
 
 @settings(max_examples=15, deadline=None)
@@ -49,9 +56,9 @@ def test_no_input_depends_on_a_later_day(day: int, seed: int) -> None:
         factor[: day + 1] = 1
         return values * factor
 
-    found = INPUTS.of(MARKET.map_cells(with_another_future), slice(0, day + 1))
+    found = inputs_of(MARKET.map_cells(with_another_future), slice(0, day + 1))
     np.testing.assert_array_equal(found, X[: day + 1])
-    np.testing.assert_array_equal(INPUTS.of(MARKET, slice(day, day + 1)), X[day : day + 1])
+    np.testing.assert_array_equal(inputs_of(MARKET, slice(day, day + 1)), X[day : day + 1])
 
 
 def test_features_by_hand() -> None:
@@ -109,4 +116,4 @@ def test_what_varies_by_rounding_alone_tells_nothing() -> None:
 def test_a_market_without_a_feature_is_refused() -> None:
     bare = with_features(replace(MARKET, columns={"owns": MARKET.columns["own"]}))
     with pytest.raises(DataError, match=r"expected data with 'own'.*the nearest is 'owns'"):
-        INPUTS.of(bare, slice(None))
+        inputs_of(bare, slice(None))

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from environment.account import Account
-from environment.benchmark import BAND, REBALANCING_SESSIONS, benchmark_weights, hold_benchmark
+from environment.benchmark import BAND, REBALANCING_SESSIONS, benchmark_weights
 from environment.quotes import Quotes
 from models.band import Band, target_weights
 from tests.environment.test_account import FREE, RULES, panel, tensors
@@ -32,7 +32,8 @@ def test_a_late_stock_joins_at_the_next_rebalancing_and_cash_of_a_lost_one_waits
     close[:4, 1], close[6:, 2] = np.nan, np.nan
     account = Account(Quotes.of(**tensors(open_=close, close=close)), FREE)
     account.reset(torch.tensor([0]), steps=19)
-    hold_benchmark(account, torch.ones(3), rebalanced=(0, 15))
+    while not account.is_done:
+        account.step(benchmark_weights(account, torch.ones(3), rebalanced=(0, 15)))
     curve = account.equity_curve[:, 0]
     torch.testing.assert_close(curve, torch.full_like(curve, 1e6))
     torch.testing.assert_close(account.weights, torch.tensor([[0.5, 0.5, 0.0]]).double())

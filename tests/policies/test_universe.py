@@ -12,7 +12,7 @@ import torch
 from data.loader import read_universe
 from data.record import record_market
 from environment.account import Account
-from environment.benchmark import hold_benchmark
+from environment.benchmark import benchmark_weights
 from environment.portfolio import Portfolio
 from environment.quotes import Quotes
 from tests.environment.test_account import FREE, tensors
@@ -49,7 +49,8 @@ def test_the_benchmark_sells_who_left_and_buys_who_joined_at_a_rebalancing() -> 
     member[:10, 2], member[8:, 0] = False, False
     account = Account(Quotes.of(**tensors(open_=close, close=close), is_member=torch.from_numpy(member)), FREE)
     account.reset(torch.tensor([0]), steps=19, keeps_trades=True)
-    hold_benchmark(account, torch.ones(3), rebalanced=(0, 15))
+    while not account.is_done:
+        account.step(benchmark_weights(account, torch.ones(3), rebalanced=(0, 15)))
     torch.testing.assert_close(account.weights, torch.tensor([[0.0, 0.5, 0.5]]).double())
     assert account.trades().filled[1:15].abs().sum() == 0
 
