@@ -135,5 +135,5 @@ def _weighed(daily: Float64Array, trials: int, lead: float, cost: float) -> tupl
     estimate = year * test.mean - lead * error
     scale = _PRIOR_RATIO * float(np.std(daily)) * math.sqrt(year)
     gross = estimate + year * max(0.0, cost)
-    believed = cauchy_posterior(gross, error, scale, _PRIOR_SKILL).mean / gross if gross > 0 else 0.0
+    believed = cauchy_posterior(gross, error, scale, _PRIOR_SKILL) / gross if gross > 0 else 0.0
     return estimate, error, doubled.p_value, min(1.0, max(0.0, believed))

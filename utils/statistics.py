@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit, wofz
@@ -112,22 +111,14 @@ def mean_test(values: Float64Array, trials: int = 1, mean_block: float | None = 
     return MeanTest(float(values.mean()), math.sqrt(variance / (1 - lost) / days), freedom, trials)
 
 
-class Posterior(NamedTuple):
-    """Mean and standard deviation of what is known of a number."""
-
-    mean: float
-    deviation: float
-
-
-def cauchy_posterior(estimate: float, error: float, scale: float, chance: float) -> Posterior:
-    """Return the posterior of an effect, estimated with a normal error: a priori 0, but with some chance drawn from a
+def cauchy_posterior(estimate: float, error: float, scale: float, chance: float) -> float:
+    """Return the posterior mean of an effect, estimated with a normal error: a priori 0, but with some chance drawn from a
     Cauchy law around 0 ("spike and slab", Mitchell & Beauchamp 1988, "Bayesian variable selection in linear
     regression").
 
     With z = (estimate + i scale) / (error sqrt 2) and the Faddeeva function w, the evidence of the Cauchy law is
-    Voigt's profile V = Re w(z) / (error sqrt(2 pi)), the mean is scale x Im w(z) / Re w(z), and the mean square follows
-    from x^2 = (x^2 + scale^2) - scale^2, under which the prior's density cancels; the evidence of 0 is the normal
-    density.
+    Voigt's profile V = Re w(z) / (error sqrt(2 pi)), and the mean is scale x Im w(z) / Re w(z); the evidence of 0 is the
+    normal density.
     Small estimates shrink to a small part, large ones to nearly nothing less than they are.
 
     Args:
@@ -135,11 +126,8 @@ def cauchy_posterior(estimate: float, error: float, scale: float, chance: float)
         chance: prior probability that the effect is not 0, above 0.
     """
     told = complex(wofz(complex(estimate, scale) / (error * math.sqrt(2))))
-    mean = scale * told.imag / told.real
-    square = scale / math.pi * error * math.sqrt(2 * math.pi) / told.real - scale**2
     share = 1 / (1 + (1 / chance - 1) * math.exp(-0.5 * (estimate / error) ** 2) / told.real)
-    mean, square = share * mean, share * square
-    return Posterior(mean, math.sqrt(max(0.0, square - mean**2)))
+    return share * (scale * told.imag / told.real)
 
 
 def rank_p_value(value: float, others: Float64Array, trials: int = 1) -> float:
