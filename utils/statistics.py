@@ -112,13 +112,13 @@ def mean_test(values: Float64Array, trials: int = 1, mean_block: float | None = 
 
 
 def cauchy_posterior(estimate: float, error: float, scale: float, chance: float) -> float:
-    """Return the posterior mean of an effect, estimated with a normal error: a priori 0, but with some chance drawn from a
-    Cauchy law around 0 ("spike and slab", Mitchell & Beauchamp 1988, "Bayesian variable selection in linear
+    """Return the posterior mean of an effect, estimated with a normal error: a priori 0, but with some chance drawn
+    from a Cauchy law around 0 ("spike and slab", Mitchell & Beauchamp 1988, "Bayesian variable selection in linear
     regression").
 
     With z = (estimate + i scale) / (error sqrt 2) and the Faddeeva function w, the evidence of the Cauchy law is
-    Voigt's profile V = Re w(z) / (error sqrt(2 pi)), and the mean is scale x Im w(z) / Re w(z); the evidence of 0 is the
-    normal density.
+    Voigt's profile V = Re w(z) / (error sqrt(2 pi)), and the mean is scale x Im w(z) / Re w(z); the evidence of 0 is
+    the normal density.
     Small estimates shrink to a small part, large ones to nearly nothing less than they are.
 
     Args:
