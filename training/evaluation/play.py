@@ -129,10 +129,19 @@ class Asked:
     """Rows of trades that were left out, each with its reason."""
 
     @classmethod
-    def of(cls, target: Float64Array, before: Float64Array, held: Float64Array, account: Account, first: int) -> Self:
+    def of(
+        cls,
+        target: Float64Array,
+        before: Float64Array,
+        held: Float64Array,
+        worth: Float64Array,
+        account: Account,
+        first: int,
+    ) -> Self:
         """Compare (D, m) target weights, NaN keeps, with the (D, n) weights of the only account around its fills.
 
         Args:
+            worth: (D, n) of a share at the last close, as a share of the equity.
             first: day of the first decision.
         """
 
@@ -144,8 +153,7 @@ class Asked:
         wanted = np.where(np.isnan(wanted), before, wanted)
         has_bar = quotes.close[days].isfinite().cpu().numpy()
         member = np.ones_like(has_bar) if quotes.is_member is None else quotes.is_member[days].cpu().numpy()
-        trades, equity = account.trades(), account.equity_curve[:-1].cpu().numpy()
-        worth = pd.DataFrame(quotes.close[: days.stop].cpu().numpy()).ffill().fillna(0.0).to_numpy()[days] / equity
+        trades = account.trades()
         ordered, filled, closed = (part(shares) * worth for shares in (trades.asked, trades.filled, trades.closed))
         unordered, unfilled, rules = wanted - before - ordered, ordered - filled, account.rules
         has_fill, is_locked = np.isfinite(part(trades.price)), rules.drawdown_lock > 0
@@ -230,7 +238,8 @@ class Played:
         before, held = (np.asarray((part * value).cpu()) for part in (shares, shares + trades.filled))
         if target is None:
             return cls(EquityCurves.of(account, held), before, held, None)
-        asked = Asked.of(target, before[:, 0], held[:, 0], account, setup.first)
+        worth = value[:, 0].cpu().numpy()
+        asked = Asked.of(target, before[:, 0], held[:, 0], worth, account, setup.first)
         return cls(EquityCurves.of(account, held), before, held, trades, asked=asked, is_signed=account.is_signed)
 
     @property
