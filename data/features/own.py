@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -32,10 +32,10 @@ FIT_BEFORE = "fit a model before, on earlier days, save it, and load it there"
 _PROGRAM = {Path(__file__).parents[2] / package for package in PACKAGES}
 _neighbours = set[str]()
 """Names of the modules that files have imported from beside them."""
-_FUTURES = ("cut off", "poisoned", "scaled")
+FUTURES = ("cut off", "poisoned", "scaled")
 _TOLERANCE = 1e-5
 """Relative: sums over other rows may differ in their last bits."""
-_GAPS = 0.1
+GAPS = 0.1
 """Share of the bars that are taken out, so that values from after a gap would show."""
 
 
@@ -167,7 +167,7 @@ def audit_features(
     days = len(market.dates)
     if days < _LEAST_DAYS:
         return
-    for as_is in (market, market.without(rng.random(market.data_array.shape[:2]) < _GAPS)):
+    for as_is in (market, market.without(rng.random(market.data_array.shape[:2]) < GAPS)):
         bars = as_is.wide()
         before = {name: _values(name, function, bars) for name, function in functions.items()}
         for name, function in functions.items() if as_is is market else ():
@@ -176,10 +176,11 @@ def audit_features(
                     f"expected function {name!r} to give the same values of the same bars, got others the second time: "
                     "it draws at random or reads a clock; seed it, or leave that out"
                 )
-        for last, future in zip(_audited_days(market.dates, rng), cycle(_FUTURES), strict=False):
-            changed = _with_future(as_is, last, future, rng).wide()
+        for last, future in zip(_audited_days(market.dates, rng), cycle(FUTURES), strict=False):
+            changed = span_of(as_is, 0, last) if future == "cut off" else with_future(as_is, last, future, rng)
+            bars_then = changed.wide()
             for name, function in (read or (lambda: functions))().items():
-                _require_same(name, before[name][: last + 1], _values(name, function, changed), bars, future)
+                _require_same(name, before[name][: last + 1], _values(name, function, bars_then), bars, future)
 
 
 def _audited_days(dates: DateArray, rng: np.random.Generator) -> list[int]:
@@ -192,17 +193,30 @@ def _audited_days(dates: DateArray, rng: np.random.Generator) -> list[int]:
     return [int(day) for day in rng.permutation(np.unique(np.concatenate(drawn)))]
 
 
-def _with_future(market: Market, last: int, future: str, rng: np.random.Generator) -> Market:
-    """Return a market with other data after a day; cut off, the later days are gone."""
-    if future == "cut off":
-        return span_of(market, 0, last)
+def with_future(
+    market: Market, day: int, future: str, draws: np.random.Generator, impossible: Sequence[float] = ()
+) -> Market:
+    """Return a market with other data after a day, one of `FUTURES`: none; noise with gaps; or all of a column
+    multiplied by a factor, as a split or another currency would.
+
+    Args:
+        impossible: prices that the loader masks, some of which are among the noise.
+    """
 
     def changed(values: Float32Array) -> Float32Array:
         values = values.copy()
-        factor = np.exp(rng.normal(0.0, 1.0, values.shape if future == "poisoned" else (1, *values.shape[1:])))
-        values[last + 1 :] *= np.broadcast_to(factor, values.shape)[last + 1 :]
-        if future == "poisoned":
-            values[last + 1 :][rng.random(values[last + 1 :].shape) < _GAPS] = np.nan
+        later = values[day + 1 :]
+        each = (*later.shape[:2], 1)[: values.ndim]
+        if future == "cut off":
+            later[:] = np.nan
+        elif future == "scaled":
+            later *= np.exp(draws.uniform(-3, 3, each[1:]))
+        else:
+            later[:] = np.exp(draws.uniform(-6, 12, each)) * np.exp(0.1 * draws.standard_normal(later.shape))
+            later[draws.random(later.shape[:2]) < 0.3] = np.nan
+            if impossible and values.ndim == 3:
+                is_impossible = draws.random(later.shape) < 0.01
+                later[is_impossible] = draws.choice(impossible, int(is_impossible.sum()))
         return values
 
     return market.map_cells(changed)

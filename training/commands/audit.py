@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.features.nine import PRICES, NormalizationStats
+from data.features.own import FUTURES, GAPS, with_future
 from data.loader import StockDataLoader
 from data.market import Market, span_of
 from environment.trading_env import TradingEnvironment
@@ -25,13 +26,10 @@ from utils.tables import many
 
 logger = logging.getLogger(__name__)
 Array = NDArray[Any]
-FUTURES = ("cut", "poisoned", "scaled")
 Known = dict[str, tuple[int, Array]]
 """By name the first day and the (days, ...) values."""
 _NAMES = ("open", "close", "high", "low")
 """Of `PRICES`, in their order."""
-GAPS = 0.1
-"""Share of the bars that are taken out."""
 _IMPOSSIBLE = (-np.inf, -1.0, 0.0, np.inf)
 
 
@@ -54,7 +52,7 @@ def run_audit(arguments: AuditArguments) -> None:
         loading.setLevel(level)
     logger.info(
         "run %s, champion of generation %d: features, forecasts, observations and orders up to %s are "
-        "equal bit for bit with all later data cut, poisoned and scaled; %s",
+        "equal bit for bit with all later data cut off, poisoned and scaled; %s",
         run.path,
         run.generation,
         many(arguments.days, "random day"),
@@ -84,33 +82,10 @@ def audit(run: SavedRun, days: int, draws: np.random.Generator) -> int:
         day = start + int(draws.integers(rules.trading_days))
         known = known_on_day(agent, as_is, market.stats, start, day, rules)
         for future in FUTURES:
-            other = reloaded(with_future(audited, day, future, draws))
+            other = reloaded(with_future(audited, day, future, draws, _IMPOSSIBLE))
             changed = known_on_day(agent, other, market.stats, start, day, rules)
             _require_equal(known, changed, future, market, day)
     return days * len(FUTURES)
-
-
-def with_future(market: Market, day: int, future: str, draws: np.random.Generator) -> Market:
-    """Return a market with other data after a day: none; noise, with gaps and impossible prices; or all of a column
-    multiplied by a factor, as a split or another currency would."""
-
-    def changed(values: NDArray[np.float32]) -> NDArray[np.float32]:
-        values = values.copy()
-        later, is_prices = values[day + 1 :], values.ndim == 3
-        each = (*later.shape[:2], 1) if is_prices else later.shape
-        if future == "cut":
-            later[:] = np.nan
-        elif future == "scaled":
-            later *= np.exp(draws.uniform(-3, 3, each[1:]))
-        else:
-            later[:] = np.exp(draws.uniform(-6, 12, each)) * np.exp(0.1 * draws.standard_normal(later.shape))
-            if is_prices:
-                later[draws.random(later.shape[:2]) < 0.3] = np.nan
-                is_impossible = draws.random(later.shape) < 0.01
-                later[is_impossible] = draws.choice(_IMPOSSIBLE, int(is_impossible.sum()))
-        return values
-
-    return market.map_cells(changed)
 
 
 def reloaded(market: Market) -> Market:
