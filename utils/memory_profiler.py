@@ -13,7 +13,6 @@ import logging
 import math
 import re
 import time
-import tracemalloc
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,6 @@ RECENT_VISITS, LEAST_VISITS = 10, 5
 LEAK_MB = 5.0
 """Growth below this per visit is not called a leak."""
 KINDS = ("lists", "dicts", "arrays", "tensors")
-SHOWN_LINES = 10
 SHOWN_SNAPSHOTS = 6
 """In the report of a generation: its own, and the last one before it."""
 
@@ -81,8 +79,6 @@ class MemoryProfiler:
         self.baseline: Snapshot | None = None  # the first snapshot
         self.is_reporting = False
         """Every snapshot is shown."""
-        self._traced: tracemalloc.Snapshot | None = None
-        """Python's allocations at the first snapshot, if they are traced."""
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
@@ -114,8 +110,6 @@ class MemoryProfiler:
                 texts.append(f"largest objects\n{large_object_table(heap)}")
             del heap  # it keeps everything alive
         self._visits[place] += 1
-        if self.baseline is None and tracemalloc.is_tracing():
-            self._traced = tracemalloc.take_snapshot()
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
         if show is None:
@@ -220,20 +214,8 @@ class MemoryProfiler:
         return table(rows[-last:], (*sizes, *CLASSES.values(), *kinds), digits=3)
 
     def report(self) -> str:
-        """Return the trend of the last snapshots, and growth since the baseline, by line where that is traced."""
-        return f"memory trend\n{self.trend_table(SHOWN_SNAPSHOTS)}\n{self.growth_table()}{self._lines_table()}"
-
-    def _lines_table(self) -> str:
-        """Return the lines of code whose allocations have grown most since the baseline; empty unless traced."""
-        if self._traced is None or not tracemalloc.is_tracing():
-            return ""
-        grown = tracemalloc.take_snapshot().compare_to(self._traced, "lineno")
-        own = [one for one in grown if one.traceback[0].filename != tracemalloc.__file__][:SHOWN_LINES]
-        rows = [
-            {"mb": one.size / MIB, "change": one.size_diff / MIB, "objects": one.count_diff, "line": str(one.traceback)}
-            for one in own
-        ]
-        return f"\nallocations that grew since the baseline\n{table(rows, ('mb', 'change', 'objects', 'line'))}"
+        """Return the trend of the last snapshots and growth since the baseline."""
+        return f"memory trend\n{self.trend_table(SHOWN_SNAPSHOTS)}\n{self.growth_table()}"
 
     def analysis(self, *, all_phases: bool, shows_objects: bool = True) -> str:
         """Return the trend over all phases, or generations, growth since the baseline, and objects of 50 MB on."""

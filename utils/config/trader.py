@@ -206,10 +206,9 @@ class Config(RunSettings):
     profile: Annotated[Profile, kinds.Mark.FREE, kinds.Mark.MAIN, Field(description=_PROFILE_HELP)] = "quick"
     generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE, kinds.Mark.MAIN] = 25
     """Generation after which the run ends."""
-    memory_report: Annotated[Literal["auto", "on", "off", "trace"], kinds.Mark.FREE] = "auto"
+    memory_report: Annotated[Literal["auto", "on", "off"], kinds.Mark.FREE] = "auto"
     """What is said of memory. `auto`: a line a generation, and in a file an analysis at the end; `on`: also counts of
-    all objects after every phase, and tables after every generation; `off`: no counts; `trace`: `on`, and the lines of
-    code that allocate (tracemalloc), several times slower."""
+    all objects after every phase, and tables after every generation; `off`: no counts."""
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
