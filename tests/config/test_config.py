@@ -294,10 +294,6 @@ def test_these_settings_may_differ_in_a_resumed_run_and_no_others() -> None:
     assert {name for name, setting in settings_of(Config).items() if Mark.FREE in setting.field.metadata} == free
 
 
-def test_settings_that_no_longer_exist_are_passed_over_in_runs_of_before() -> None:
-    assert from_dict({"census_every": 5, "seed": 3}, Config) == Config(seed=3)
-
-
 def test_the_hash_of_settings_stays_for_checkpoints_hold_it() -> None:
     """Wherever files lie, however a number is written, and whatever may change when a run is resumed."""
     assert settings_hash(Config(data=Path("/a/bars.parquet"))) == settings_hash(Config(data=Path("b/bars.parquet")))

@@ -24,8 +24,6 @@ from utils.errors import ConfigError
 Built = TypeVar("Built")
 OF_ITS_FOLDER = ("run", "resume", "runs_dir", "began_in")
 """Names in a run's settings that say where it is, which another run does not take over."""
-RETIRED = frozenset({"census_every"})
-"""Settings of earlier versions that changed no result; runs that began with them go on."""
 _HOLDS = "what is held is a portfolio of target weights, the rest is cash"
 _EARNS = "a reward is the change of equity, net of costs"
 REMOVED: Mapping[str, str] = {
@@ -165,8 +163,6 @@ def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
     flat = flatten(values)
     known, nested = settings_of(kind), dict[str, Any]()
     for name, value in flat.items():
-        if name in RETIRED:
-            continue
         if name not in known:
             require_not_removed(name)
             raise ConfigError(f"expected a known setting, got {name!r}{hint(name, known, '; see --help')}")
