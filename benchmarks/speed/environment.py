@@ -9,7 +9,6 @@ from benchmarks.speed.harness import Row, full_scale, random_market, seconds_of,
 from data.splits import random_windows
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
-from environment.vector_env import VectorTradingEnvironment
 from utils.config.trader import Config
 
 LANES = (1, 16, 256, 4096)
@@ -41,8 +40,8 @@ def account_rate(portfolio: Portfolio, first_days: torch.Tensor, seconds: float)
     return best_rate(episode, lanes * rules.episode_steps, seconds, device)
 
 
-def gymnasium_rate(env: TradingEnvironment | VectorTradingEnvironment, lanes: int, steps: int, seconds: float) -> float:
-    """Return the rate of one environment or of a vector, observations and infos included."""
+def gymnasium_rate(env: TradingEnvironment, steps: int, seconds: float) -> float:
+    """Return the rate of an environment, observations and infos included."""
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(_ACTION_SETS)]
 
@@ -51,7 +50,7 @@ def gymnasium_rate(env: TradingEnvironment | VectorTradingEnvironment, lanes: in
         for step in range(steps):
             env.step(actions[step % _ACTION_SETS])
 
-    return best_rate(episode, lanes * steps, seconds, torch.device("cpu"))
+    return best_rate(episode, steps, seconds, torch.device("cpu"))
 
 
 def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Portfolio, torch.Tensor]:
@@ -63,7 +62,7 @@ def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Por
 
 
 def environment_rows(device: torch.device, seconds: float = 0.5) -> list[Row]:
-    """Return a row for each number of lanes, and those of the headline and of the Gymnasium forms."""
+    """Return a row for each number of lanes, and those of the headline and of the Gymnasium form."""
     config, rates = full_scale(), dict[str, float]()
     portfolio, first_days = portfolio_of(config, STOCKS, device)
     for lanes in LANES:
@@ -74,9 +73,7 @@ def environment_rows(device: torch.device, seconds: float = 0.5) -> list[Row]:
         rates[f"{STOCKS} stocks, {HEADLINE_LANES} lanes, {count} CPU threads"] = rate
     market = random_market(config, _DAYS, GYMNASIUM_STOCKS, GYMNASIUM_STOCKS)
     single = TradingEnvironment.on(market, config.env, device)
-    vector = VectorTradingEnvironment(single, HEADLINE_LANES, market.splits.train)
-    for env, lanes in ((single, 1), (vector, HEADLINE_LANES)):
-        with threads(1):
-            rate = gymnasium_rate(env, lanes, config.env.episode_steps, 2 * seconds)
-        rates[f"{GYMNASIUM_STOCKS} stocks, Gymnasium, 1 CPU thread, {lanes} lanes"] = rate
+    with threads(1):
+        rate = gymnasium_rate(single, config.env.episode_steps, 2 * seconds)
+    rates[f"{GYMNASIUM_STOCKS} stocks, Gymnasium, 1 CPU thread"] = rate
     return [Row(name, rate, "lane-steps/s") for name, rate in rates.items()]

@@ -1,25 +1,21 @@
-"""The Gymnasium environment, alone and as a vector: its interface, its windows, and what it shows, by the twin."""
+"""The Gymnasium environment: its interface, its windows, and what it shows, by the twin."""
 
 import dataclasses
 import re
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features.nine import NUM_FEATURES, observed_features
 from data.market import Market
-from data.splits import Span
 from environment.account import Account
 from environment.benchmark import benchmark_weights
 from environment.trading_env import STOCK_FEATURES, TradingEnvironment, windows_from
-from environment.vector_env import VectorTradingEnvironment
 from tests.environment.account_twin import Twin
 from tests.market_cases import random_panel, random_targets, random_volume
 from tests.small_market import TINY_RULES, environment_of, market_of, small_market
@@ -263,45 +259,23 @@ def test_histories_that_lead_to_one_observation_have_one_future() -> None:
     assert found["portfolio"].shape == (3, STOCK_FEATURES)
 
 
-STEPS, LANES = TINY_RULES.episode_steps, 3
-DAYS = Span(16, 120)
-
-
-def on_given_windows(market: Market, starts: list[int]) -> TradingEnvironment:
-    """A single environment that is reset to one window after the other."""
-    env, left = environment_of(market), iter(starts)
-    reset = env.reset
-    env.reset = lambda **_: reset(options=windows_from(next(left), TINY_RULES))  # type: ignore[method-assign]
-    return env
+def of_lane(value: Any, lane: int) -> Any:
+    """What a reply of several lanes says of one."""
+    if isinstance(value, dict):
+        return {name: of_lane(one, lane) for name, one in value.items()}
+    return value[lane] if isinstance(value, np.ndarray) else value
 
 
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_it_equals_a_vector_of_single_environments_bit_for_bit(narrow: Market, seed: int) -> None:
-    """And leaves the environment that it was made from as it is."""
-    actions = random_targets(np.random.default_rng(seed), LANES * (2 * STEPS + 4), 3).reshape(-1, LANES, 3)
-    env = environment_of(narrow, 40)
-    vector = VectorTradingEnvironment(env, LANES, DAYS)
-    found = [vector.reset(seed=seed), *(vector.step(action) for action in actions)]
-    starts = np.array([reply[-1]["day_index"] for reply in found[::STEPS]]).T
-    assert len(np.unique(starts)) > 1 and starts.min() >= DAYS.first and starts.max() <= DAYS.last - STEPS
-    lanes = [partial(on_given_windows, narrow, own) for own in starts.tolist()]
-    single = SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP)
-    for name in ("observation_space", "action_space", "single_observation_space", "single_action_space", "num_envs"):
-        assert getattr(vector, name) == getattr(single, name)
-    assert vector.metadata == single.metadata
-    played = [single.reset(), *(single.step(action) for action in actions)]
-    for reply, expected in zip(found, played, strict=True):
-        for *_, info in (reply, expected):
-            info["final_obs"] = list(info.get("final_obs", ()))  # of dictionaries, which NumPy does not compare
-        np.testing.assert_equal(reply, expected)
-        assert vector.observation_space.contains(reply[0])
-    assert vector.reset(seed=seed)[1]["day_index"].tolist() == starts[:, 0].tolist()
-    assert env.account.lanes == 1 and env.step(np.zeros(3))[-1]["day_index"] == 41
-
-
-def test_every_possible_window_is_drawn_and_no_other(narrow: Market) -> None:
-    vector = VectorTradingEnvironment(environment_of(narrow), 200, Span(20, 20 + STEPS + 3))
-    assert set(vector.reset(seed=0)[1]["day_index"].tolist()) == {20, 21, 22, 23}
-    with pytest.raises(ValueError, match=rf"^expected days for an episode of {STEPS} steps, got 16\.\.{15 + STEPS}$"):
-        VectorTradingEnvironment(environment_of(narrow), 2, Span(16, 15 + STEPS))
+def test_lanes_are_bit_for_bit_what_each_window_is_alone(narrow: Market, seed: int) -> None:
+    rng, lanes = np.random.default_rng(seed), 3
+    starts = rng.integers(16, 120 - TINY_RULES.episode_steps, lanes)
+    actions = random_targets(rng, TINY_RULES.episode_steps * lanes, 3).reshape(-1, lanes, 3)
+    env, alone = environment_of(narrow), environment_of(narrow)
+    together = [env.reset(**windows_from(starts, TINY_RULES)), *map(env.step, actions)]
+    assert together[-1][2].all()
+    for lane, start in enumerate(starts.tolist()):
+        replies = [alone.reset(**windows_from(start, TINY_RULES)), *map(alone.step, actions[:, lane])]
+        for reply, expected in zip(together, replies, strict=True):
+            np.testing.assert_equal(tuple(of_lane(part, lane) for part in reply), expected)
