@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.config.trader import OUTCOME_SESSIONS, DataConfig, EnvironmentConfig
 from utils.errors import DataError
 
 
@@ -34,7 +34,7 @@ class Splits:
 def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits:
     """Divide `days` sessions by the configured fractions, in order of time.
 
-    The first training day has a full context. A purge of `trade_sessions` days between splits keeps trades of one
+    The first training day has a full context. A purge of `OUTCOME_SESSIONS` days between splits keeps trades of one
     from being open in the next. Raises `DataError` if a split holds no whole episode.
     """
     known, kept_out = config.train_fraction + config.validation_fraction, config.holdout_fraction
@@ -47,11 +47,10 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
     # 0.1 + 0.7 is a little less than 0.8: without the margin such fractions would lose a day.
     train_end = int(days * scale * config.train_fraction + 1e-9)
     validation_end = int(days * scale * known + 1e-9)
-    purge = env.trade_sessions
     splits = Splits(
         Span(config.context_window_days, train_end - 1),
-        Span(train_end + purge, validation_end - 1),
-        Span(days - 1, days - 2) if kept_out == 0 else Span(validation_end + purge, days - 1),
+        Span(train_end + OUTCOME_SESSIONS, validation_end - 1),
+        Span(days - 1, days - 2) if kept_out == 0 else Span(validation_end + OUTCOME_SESSIONS, days - 1),
     )
     for name, span in vars(splits).items():
         if span.days <= env.episode_steps and (name != "holdout" or kept_out != 0):
@@ -80,10 +79,10 @@ def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentCon
     """Divide `days` sessions; the test days of each fold are its holdout, and those of the last one end with the data.
 
     Test days are consecutive: a fold's begin on the day on which those of the fold before it end, with an account
-    that holds nothing. Between training, validation and test lie `trade_sessions` days that no part uses.
+    that holds nothing. Between training, validation and test lie `OUTCOME_SESSIONS` days that no part uses.
     Raises `DataError` if a part of a fold holds no whole episode.
     """
-    length, needed, purge = plan.test_windows * env.episode_steps, env.episode_steps + 1, env.trade_sessions + 1
+    length, needed, purge = plan.test_windows * env.episode_steps, env.episode_steps + 1, OUTCOME_SESSIONS + 1
     folds = []
     for number in range(1, plan.folds + 1):
         first = days - 1 - length * (plan.folds + 1 - number)

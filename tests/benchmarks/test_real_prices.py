@@ -16,7 +16,7 @@ from data.splits import make_folds
 from data.synthetic.built_in import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
 from training.evaluation.baselines import CHAMPION, EQUAL
-from utils.config.trader import SyntheticConfig
+from utils.config.trader import OUTCOME_SESSIONS, SyntheticConfig
 from utils.errors import ConfigError
 
 PLAN = """
@@ -167,4 +167,4 @@ def test_the_committed_plan_tests_2320_days_that_follow_one_another() -> None:
     spans = [fold.holdout for fold in folds]
     assert spans[0].first == 1460 and spans[-1].last == 3780
     assert all(one.last == other.first for one, other in pairwise(spans))
-    assert all(fold.train.last + plan.config.env.trade_sessions < fold.validation.first for fold in folds)
+    assert all(fold.train.last + OUTCOME_SESSIONS < fold.validation.first for fold in folds)

@@ -20,7 +20,7 @@ from training.commands.table import COMMANDS, WalkForwardArguments
 from training.run.market import load_market
 from training.train import train
 from utils.config.cli import parse_command
-from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.config.trader import OUTCOME_SESSIONS, DataConfig, EnvironmentConfig
 from utils.errors import DataError
 
 # All orders are the agents': there are trades in every fold.
@@ -47,7 +47,7 @@ def test_folds_follow_one_another_and_never_overlap(plan: FoldPlan, env: Environ
         assert plan.train_days == 0 or fold.train.days <= plan.train_days
         assert fold.validation.days == plan.validation_days
         for earlier, later in ((fold.train, fold.validation), (fold.validation, fold.holdout)):
-            assert later.first - earlier.last - 1 == env.trade_sessions
+            assert later.first - earlier.last - 1 == OUTCOME_SESSIONS
         starts = consecutive_windows(fold.holdout, env.episode_steps).tolist()
         assert starts == [fold.holdout.first + env.episode_steps * window for window in range(plan.test_windows)]
         assert starts[-1] + env.episode_steps == fold.holdout.last

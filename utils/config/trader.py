@@ -108,11 +108,6 @@ class EnvironmentConfig:
         return self.trading_days + self.settlement_days
 
     @property
-    def trade_sessions(self) -> int:
-        """Sessions over which outcomes are measured, and that no split shares with the next one."""
-        return OUTCOME_SESSIONS
-
-    @property
     def cost_rate(self) -> float:
         """Costs and slippage of a leg, as a share of the value traded."""
         return (self.cost_bps + self.slippage_bps) / 10_000
