@@ -129,10 +129,8 @@ Policy = Callable[[Portfolio], Tensor]
 """Returns (L, n) target weights at today's close, or those of the first stocks; NaN keeps."""
 
 
-def play(
-    portfolio: Portfolio, policy: Policy, starts: Tensor, *, steps: int, copies: int = 1, keeps_trades: bool = False
-) -> None:
+def play(portfolio: Portfolio, policy: Policy, starts: Tensor, *, steps: int, keeps_trades: bool = False) -> None:
     """Play a policy from its starts to the end of the windows."""
-    portfolio.begin(starts, steps=steps, copies=copies, keeps_trades=keeps_trades)
+    portfolio.begin(starts, steps=steps, keeps_trades=keeps_trades)
     while not portfolio.account.is_done:
         portfolio.trade(policy(portfolio))

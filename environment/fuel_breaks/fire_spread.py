@@ -116,14 +116,10 @@ class Hazard:
 class BurnState:
     """The fires of a hazard with the breaks made so far; clearing a cell computes only the fires that burn it again."""
 
-    def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
+    def __init__(self, hazard: Hazard) -> None:
         self.hazard = hazard
-        if cleared is None:
-            self.cleared = np.zeros(hazard.cells, dtype=np.bool_)
-            self.arrival = hazard.unbroken_arrival.copy()
-        else:
-            self.cleared = cleared.copy()
-            self.arrival = hazard.burn(self.cleared)  # (F, cells) minutes
+        self.cleared = np.zeros(hazard.cells, dtype=np.bool_)
+        self.arrival = hazard.unbroken_arrival.copy()  # (F, cells) minutes
         self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
         self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 

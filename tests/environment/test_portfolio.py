@@ -26,7 +26,9 @@ def by_day(portfolio: Portfolio) -> Tensor:
 
 def test_copies_share_the_benchmark_of_their_window_and_lanes_are_what_each_is_alone() -> None:
     portfolio = random_world(3, 60).env
-    play(portfolio, by_day, STARTS, steps=20, copies=2)
+    portfolio.begin(STARTS, steps=20, copies=2)
+    while not portfolio.account.is_done:
+        portfolio.trade(by_day(portfolio))
     assert portfolio.account.lanes == 6 and portfolio.benchmark.lanes == 3
     assert portfolio.held.shape == portfolio.wanted.shape == (6, 4)
     assert torch.equal(portfolio.held[:3], portfolio.held[3:])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.fuel_breaks import Landscape, Tile, cut_tiles, generated_landscape, landscape_from_bands
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BurnState, exposure_of
+from environment.fuel_breaks.fire_spread import BurnState, Hazard, exposure_of
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from utils.arrays import BoolArray
 from utils.config.fuel_breaks import BoundsConfig, FuelBreakConfig, FuelBreakRunConfig, ScenarioConfig, TileConfig
@@ -134,10 +134,17 @@ def small_config(**changes: Any) -> FuelBreakConfig:
     return FuelBreakConfig(**{"budget_cells": 4, "scenarios": scenarios, **changes})
 
 
+def burned_anew(hazard: Hazard, cleared: BoolArray) -> BurnState:
+    """The fires of a hazard with all breaks made at once, burned from the start."""
+    state = BurnState(hazard)
+    state.cleared, state.arrival = cleared.copy(), hazard.burn(cleared)
+    return state
+
+
 def observe_anew(
     env: VectorFuelBreakEnvironment, tiles: NDArray[Any], cleared: BoolArray, scenario_seeds: NDArray[Any]
 ) -> NDArray[np.float32]:
     """(n, channels, rows, columns) of n states, burned from nothing but tile, cleared (n, cells) and scenario seed."""
     lanes = zip(tiles.tolist(), scenario_seeds.tolist(), strict=True)
-    states = [BurnState(env.planning(*lane), mask) for lane, mask in zip(lanes, cleared, strict=True)]
+    states = [burned_anew(env.planning(*lane), mask) for lane, mask in zip(lanes, cleared, strict=True)]
     return env.render(tiles, cleared, exposure_of(states))

@@ -12,7 +12,7 @@ from data.fuel_breaks import Tile
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BurnState, Hazard
-from tests.fuel_breaks.run_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
+from tests.fuel_breaks.run_cases import WATER, burned_anew, flat_landscape, observe_anew, small_config, small_tiles
 from training.fuel_breaks import policies
 from utils.config.fuel_breaks import ScenarioConfig
 
@@ -107,12 +107,12 @@ def test_a_state_is_rebuilt_from_tile_breaks_and_seed(scenario_seed: int, steps:
     observation, total = play(env, seed, steps)
     cleared = env.cleared
     for state in env.states:
-        fresh = BurnState(state.hazard, state.cleared)
+        fresh = burned_anew(state.hazard, state.cleared)
         assert (state.arrival == fresh.arrival).all() and (state.downstream == fresh.downstream).all()
     assert (observe_anew(other, tiles, cleared, seeds) == observation).all()
     assert np.abs(observation).max() <= 1
     hazards = [other.rewarding(*lane) for lane in zip(tiles.tolist(), seeds.tolist(), strict=True)]
-    burned = [BurnState(*pair).burned_cells for pair in zip(hazards, cleared, strict=True)]
+    burned = [burned_anew(*pair).burned_cells for pair in zip(hazards, cleared, strict=True)]
     saved = 100 * (1 - np.array(burned) / [hazard.start_burned_cells for hazard in hazards])
     np.testing.assert_allclose(total, saved, atol=1e-9)
     np.testing.assert_allclose(env.reductions, saved)
