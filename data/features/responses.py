@@ -96,7 +96,7 @@ class Responses:
             mean[columns], scale[columns] = _moments(returns, is_move)
             moves[:, block] = _standardised(returns, is_move, mean[columns], scale[columns])
             is_moved[:, block] = is_move
-            return _events(returns, is_move)
+            return _events(returns, is_move, _volatility(returns, is_move)[:-1])
 
         event, event_t = _event_answers([*in_order(events_of, stock_blocks(*shape))])
         returns, is_move = _one_day_moves(close[:, context], learned)
@@ -161,7 +161,8 @@ class Responses:
         """Sum the future responses to past own moves, (all days, n): (days, n, 3) log returns."""
         volatility = _volatility(returns, is_move)
         start = max(0, days.start - SESSIONS + 1)
-        bins, volatility = _event_bins(returns, is_move, volatility[:-1])[start:], volatility[1 + start :]
+        bins = _events(returns, is_move, volatility[:-1])[0][start:].astype(np.intp)
+        volatility = volatility[1 + start :]
         total = np.empty((days.stop - days.start, returns.shape[1], len(EVENT_SESSIONS)))
         for place, sessions in enumerate(EVENT_SESSIONS):
             # Contiguous: strided sums take twice as long.
@@ -266,19 +267,12 @@ def _plain_volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array
     return volatility
 
 
-def _event_bins(returns: Float64Array, is_move: BoolArray, volatility: Float64Array) -> NDArray[np.intp]:
-    """Return the (days, n) bin of each move, in units of the volatility before it."""
-    is_known = is_move & (volatility > 0.0)
-    return np.digitize(np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_known), EVENT_EDGES)
-
-
-def _events(returns: Float64Array, is_move: BoolArray) -> _Events:
-    """Return the own moves of a block of stocks, scaled by the volatility before them."""
-    volatility = _volatility(returns, is_move)[:-1]
+def _events(returns: Float64Array, is_move: BoolArray, volatility: Float64Array) -> _Events:
+    """Return the own moves of a block of stocks, scaled by the (days, n) volatility before them."""
     is_answer = is_move & (volatility > 0.0)
     answer = np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_answer)
-    np.clip(answer, -_LARGEST_ANSWER, _LARGEST_ANSWER, out=answer)
-    return _event_bins(returns, is_move, volatility).astype(np.int8), answer, is_answer
+    bins = np.digitize(answer, EVENT_EDGES).astype(np.int8)
+    return bins, np.clip(answer, -_LARGEST_ANSWER, _LARGEST_ANSWER, out=answer), is_answer
 
 
 def _event_answers(events: Sequence[_Events]) -> tuple[Float64Array, Float64Array]:
