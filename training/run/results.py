@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import math
-import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,9 +77,7 @@ def log_baseline(memory_report: str) -> None:
     """Begin to watch memory, as the setting says: the trainer is built and has not begun."""
     release_free_memory()  # before it is kept: preparing a large market takes more than training on it
     keep_freed_memory()
-    if memory_report == "trace":
-        tracemalloc.start()
-    get_profiler().is_reporting = memory_report in ("on", "trace")
+    get_profiler().is_reporting = memory_report == "on"
     get_profiler().log_memory(BASELINE, show_objects=memory_report != "off")
 
 
