@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
 VOLUME = "volume"
+SECTOR = "sector"
+"""Further column of numbers or names, by which peers are known; itself it is no input, for sectors have no order."""
 COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
 LARGEST_RATIO = 5.0
 """Largest ratio of two prices of a bar; above it a digit is misplaced, which that day's close tells already."""
@@ -92,7 +95,7 @@ class LongBars:
     def of_frame(cls, frame: pd.DataFrame, columns: Sequence[str]) -> LongBars:
         """Take bars in memory. Raises `DataError` for unusable columns."""
         try:
-            kept = [name in columns or kind.kind in "iuf" for name, kind in frame.dtypes.items()]
+            kept = [name in (*columns, SECTOR) or kind.kind in "iuf" for name, kind in frame.dtypes.items()]
             table = pa.Table.from_pandas(frame.loc[:, kept], preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"expected columns of one type each, got {first_line(error)}; convert them") from error
@@ -135,7 +138,7 @@ class LongBars:
             names = (*PRICE_COLUMNS, *self.further)
             values = np.empty((len(names), batch.num_rows))
             for row, name in enumerate(names):
-                values[row] = _numbers(batch[name])
+                values[row] = _sectors(batch[name]) if name == SECTOR else _numbers(batch[name])
             prices, further = np.split(values, [len(PRICE_COLUMNS)])
             texts, codes = _encoded(batch["ticker"])
             volume = _numbers(batch[VOLUME]) if VOLUME in self.columns else None
@@ -221,7 +224,6 @@ def _check_schema(
                 f"expected one column {name!r} in {source}, got {', '.join(names[:12])}{near}; rename it{choice}"
             )
         arrow_type = schema.field(name).type
-        arrow_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
         if name == "date":
             expected = "dates, timestamps or ISO strings"
             fits = _is_text(arrow_type) or pa.types.is_date(arrow_type) or pa.types.is_timestamp(arrow_type)
@@ -234,7 +236,8 @@ def _check_schema(
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
     others = [name for name in schema.names if name not in columns and not _INDEX.match(name)]
-    further = sorted({name for name in others if names.count(name) == 1 and _is_number(schema.field(name).type)})
+    kinds = {name: schema.field(name).type for name in others if names.count(name) == 1}
+    further = sorted(name for name, kind in kinds.items() if _is_number(kind) or (name == SECTOR and _is_text(kind)))
     if unused := [name for name in others if name not in further]:
         logger.info("Columns of %s that are no numbers, and are not read: %s", source, ", ".join(unused[:12]))
     return columns, further
@@ -246,6 +249,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -274,3 +278,12 @@ def _encoded(column: pa.Array) -> tuple[list[str], Int64Array]:
 def _numbers(column: pa.Array) -> Float64Array:
     values: Float64Array = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return values
+
+
+def _sectors(column: pa.Array) -> Float64Array:
+    """Return numbers of sectors; of a name always the same one, whatever else the file has."""
+    if _is_number(column.type):
+        return _numbers(column)
+    texts, codes = _encoded(column)
+    numbers = [zlib.crc32(text.encode()) % 2**23 if text else np.nan for text in texts]  # float32 holds these exactly
+    return np.array(numbers, dtype=np.float64)[codes]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.bars import VOLUME
+from data.bars import SECTOR, VOLUME
 from data.features import library, path, peers, seasons  # noqa: F401  # they add to the catalogue
 from data.features.catalogue import CATALOGUE, Feature, column_feature, event_features
 from data.features.nine import CLOSE, NormalizationStats
@@ -121,7 +121,7 @@ def with_features(market: Market) -> Market:
     of_user = [
         column_feature(name, is_market_wide=_is_market_wide(values[days, market.investable_columns]))
         for name, values in market.columns.items()
-        if name not in CATALOGUE
+        if name not in CATALOGUE and name != SECTOR
     ]
     of_events = [
         feature

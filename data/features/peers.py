@@ -1,8 +1,9 @@
 """What all stocks together tell of each: its peers, and the market that it trades in.
 
-Peers are the stocks whose returns, apart from the market's, go with a stock's own. Their past returns tell those of
-their industry (Moskowitz and Grinblatt 1999, "Do industries explain momentum?": 0.4% a month; Hou 2007, "Industry
-information diffusion and the lead-lag effect in stock returns"), without that anybody names it.
+Peers are the stocks whose returns, apart from the market's, go with a stock's own; or, where the data have a column
+`sector`, the others of a stock's sector. Their past returns tell those of their industry (Moskowitz and Grinblatt 1999,
+"Do industries explain momentum?": 0.4% a month; Hou 2007, "Industry information diffusion and the lead-lag effect in
+stock returns").
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from data.bars import SECTOR
 from data.features.bank import exponential_mean
 from data.features.catalogue import register
 from data.features.wide import WideBars
@@ -55,6 +57,24 @@ class _Peers(NamedTuple):
         return np.asarray(sum(values[:, of] * weight for of, weight in zip(self.of.T, self.weight.T, strict=True)))
 
 
+class _Sectors(NamedTuple):
+    """The sectors of n stocks for some days."""
+
+    is_in: Float64Array
+    """(n, sectors), 1 of a stock's own one."""
+
+    @classmethod
+    def of(cls, numbers: Float64Array) -> _Sectors:
+        """Take (n,) numbers of sectors, NaN: none."""
+        return cls((numbers[:, None] == np.unique(numbers[np.isfinite(numbers)])).astype(np.float64))
+
+    def mean(self, values: Float64Array) -> Float64Array:
+        """Return the (days, n) means of (days, n) values over the others of each stock's sector, 0 without any."""
+        others = self.is_in @ self.is_in.sum(axis=0) - self.is_in.sum(axis=1)
+        total = (values @ self.is_in) @ self.is_in.T - values * self.is_in.sum(axis=1)
+        return np.asarray(np.divide(total, others, out=np.zeros(values.shape), where=others > 0))
+
+
 def _relative_moves(bars: WideBars) -> Float64Array:
     """Return (days, n) log returns less their mean over the stocks, in deviations; 0 where there is none."""
     moves = bars.relative_returns
@@ -66,9 +86,14 @@ def peers_returns(bars: WideBars, half_life: float) -> tuple[pd.DataFrame, pd.Da
     """Return the past returns of each stock and of its peers, apart from the market's, in deviations."""
     close = bars.close
     if "peers" not in bars.memo:
-        moves = _relative_moves(bars)
-        firsts = range(_LEAST, len(moves), _REFRESHED)
-        bars.memo["peers"] = moves, [(day, _Peers.told_by(moves[max(0, day - _WINDOW) : day])) for day in firsts]
+        moves, told = _relative_moves(bars), list[tuple[int, _Peers | _Sectors]]()
+        if SECTOR in bars.columns:
+            sectors = bars[SECTOR].ffill().to_numpy()
+            told = [(day, _Sectors.of(sectors[day])) for day in range(0, len(moves), _REFRESHED)]
+        else:
+            firsts = range(_LEAST, len(moves), _REFRESHED)
+            told = [(day, _Peers.told_by(moves[max(0, day - _WINDOW) : day])) for day in firsts]
+        bars.memo["peers"] = moves, told
     moves, peers = bars.memo["peers"]
     past, values = exponential_mean(moves, half_life), np.zeros(moves.shape)
     for first, of in peers:

@@ -1,16 +1,20 @@
 """Seasons by hand, whatever the calendar; peers go together; the market's own volatility; the way of prices."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import skew
 
+from data.features import peers
+from data.features.bank import exponential_mean
 from data.features.forms import values_of
 from data.features.nine import PRICES
-from data.market import Market, with_features
-from tests.small_market import small_market
+from data.loader import StockDataLoader
+from data.market import Market, build_market, with_features
+from tests.small_market import TINY_DATA, TINY_RULES, small_market
 
 DAYS, STOCKS = 700, 12
 
@@ -63,6 +67,26 @@ def test_peers_are_stocks_whose_returns_go_together() -> None:
     same[0] = False
     assert found[-1, same].min() > 0.1 > found[-1, ~same].max()
     assert np.isfinite(found).all()
+
+
+def test_peers_by_a_column_of_sectors(tmp_path: Path) -> None:
+    """Of names in a file, whatever goes together; the others' last return in units of each one's usual move."""
+    rng, sector = np.random.default_rng(1), np.array(["Banks", "Oil", None, "Oil"])
+    dates, tickers = pd.bdate_range("2018-01-01", periods=DAYS), ["A", "B", "C", "D"]
+    close = pd.DataFrame(50 * np.exp(0.01 * rng.standard_normal((DAYS, 4)).cumsum(axis=0)), dates, tickers)
+    long = close.stack().rename("close").rename_axis(["date", "ticker"]).reset_index()
+    long = long.assign(open=long["close"], high=long["close"], low=long["close"])
+    long["sector"] = long["ticker"].map(dict(zip(tickers, sector, strict=True)))
+    long.to_parquet(tmp_path / "a.parquet")
+    loader = StockDataLoader(tmp_path / "a.parquet")
+    loader.load_and_prepare()
+    market = build_market(loader, TINY_DATA, TINY_RULES)
+    assert "sector" not in {one.name for one in market.features}
+    found, codes = values_of(market, "peers_day", slice(None)), loader.columns["sector"][-1]
+    moves = peers._relative_moves(market.wide())
+    expected = exponential_mean(moves, 1)
+    np.testing.assert_allclose(found[:, [1, 3]], expected[:, [3, 1]], rtol=1e-5, atol=1e-6)
+    assert (found[:, [0, 2]] == 0).all() and np.isnan(codes[2]) and codes[1] == codes[3] != codes[0]
 
 
 def test_the_market_is_louder_after_loud_days() -> None:
