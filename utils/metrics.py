@@ -29,6 +29,12 @@ def total_return_percent(equity: npt.ArrayLike) -> Float64Array:
     return 100.0 * (_growth(equity) - 1.0)
 
 
+def annual_return_percent(equity: npt.ArrayLike) -> Float64Array:
+    """Return the compound return 100 ((E_T / E_0)^(252 / days) - 1), shape (...), percent a year."""
+    days = np.shape(equity)[-1] - 1
+    return np.asarray(100.0 * (_growth(equity) ** (TRADING_DAYS_PER_YEAR / days) - 1.0))
+
+
 def annualised_volatility_percent(equity: npt.ArrayLike) -> Float64Array:
     """Return 100 sqrt(252) std(r), the sample deviation (n - 1), shape (...), percent a year."""
     return 100.0 * YEAR_ROOT * _deviation(daily_returns(equity))
@@ -67,10 +73,8 @@ def expected_shortfall_percent(equity: npt.ArrayLike) -> Float64Array:
 
 
 def calmar(equity: npt.ArrayLike) -> Float64Array:
-    """Return ((E_T / E_0)^(252 / days) - 1) / maximum drawdown (Young 1991), shape (...). Without a drawdown: 0.0."""
-    days = np.shape(equity)[-1] - 1
-    annual_return = _growth(equity) ** (TRADING_DAYS_PER_YEAR / days) - 1.0
-    return _ratio(annual_return, max_drawdown_percent(equity) / 100.0)
+    """Return compound yearly return over maximum drawdown (Young 1991), shape (...). Without a drawdown: 0.0."""
+    return _ratio(annual_return_percent(equity), max_drawdown_percent(equity))
 
 
 def _growth(equity: npt.ArrayLike) -> Float64Array:

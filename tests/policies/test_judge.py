@@ -406,6 +406,7 @@ def test_a_judgement_hands_on_frames_and_shows_itself_in_few_lines(market: Trade
         daily = found.returns[name]
         assert empyrical.sharpe_ratio(daily) == pytest.approx(row["sharpe"])
         assert empyrical.sortino_ratio(daily) == pytest.approx(row["sortino"])
+        assert empyrical.annual_return(daily) == pytest.approx(row["annual_return"] / 100)
         assert empyrical.calmar_ratio(daily) == pytest.approx(row["calmar"])
         assert -100 * empyrical.max_drawdown(daily) == pytest.approx(row["max_drawdown"])
         assert 100 * empyrical.annual_volatility(daily) == pytest.approx(row["volatility"])

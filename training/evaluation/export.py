@@ -40,7 +40,7 @@ SCHEMA = 1
 """Of results.json; docs/evaluate.md lists its fields."""
 _MOST_COLUMNS, _UNBROKEN = 120, 10**6
 _SYNTHETIC = "synthetic market: says nothing about real ones"
-_SHOWN = ("return", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
+_SHOWN = ("return", "annual_return", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
 """Measures of a file's table."""
 FILES = (RESULTS, REPORT, EQUITY, TRADES, POSITIONS, REFUSED)
 """What `write_evaluation` writes, the last one of trades that were not done as claimed."""

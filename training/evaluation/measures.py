@@ -17,6 +17,7 @@ from utils.statistics import EDGES, bootstrap_intervals, mean_test
 
 _CURVE_MEASURES = {
     "return": metrics.total_return_percent,
+    "annual_return": metrics.annual_return_percent,
     "volatility": metrics.annualised_volatility_percent,
     "sharpe": metrics.sharpe,
     "sortino": metrics.sortino,
@@ -130,6 +131,7 @@ class Metric(NamedTuple):
 
 METRICS: dict[str, Metric] = {
     "return": Metric("Return", "%", 1, "Change of equity over the period, after costs."),
+    "annual_return": Metric("Return a year", "%", 1, "Compound return of 252 sessions."),
     "volatility": Metric("Volatility", "% a year", 1, "Standard deviation of daily returns times the root of 252."),
     "sharpe": Metric(
         "Sharpe", "a year", 2, "Mean over deviation of daily returns, times the root of 252; no risk-free rate."

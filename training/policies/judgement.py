@@ -34,7 +34,7 @@ from utils.progress import progress
 from utils.runs.devices import named_generator
 from utils.runs.run_log import REPORT
 
-_SHOWN = ("return", "volatility", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
+_SHOWN = ("return", "annual_return", "volatility", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
 """Measures that a judgement shows."""
 _MOST_ROWS, _MOST_VERDICTS = 14, 4
 
