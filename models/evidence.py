@@ -53,12 +53,8 @@ class Evidence:
         timed: Float64Array | None = None,
         costs: Sequence[float] | Float64Array = (0.0, 0.0),
     ) -> "Evidence":
-        """Weigh (days,) daily returns over the benchmark's, percent, of orders by forecasts of these days' folds.
-
-        Each pair of folds enters twice: the first is learned from where the second is forecast, and the other way
-        round. So without skill the variance of the mean is twice that of independent folds, which no estimate from the
-        folds alone can show (Bengio and Grandvalet 2004, "No unbiased estimator of the variance of k-fold
-        cross-validation").
+        """Weigh (days,) daily returns over the benchmark's, percent, of orders by forecasts of these days' folds; see
+        `MeanTest.cross_fitted`.
 
         Args:
             trials: agents among which it was selected so far.
@@ -126,14 +122,12 @@ def _rounded(value: float) -> str:
 
 def _weighed(daily: Float64Array, trials: int, lead: float, cost: float) -> tuple[float, float, float, float]:
     """Return estimate, standard error, p-value and the share that is believed."""
-    test, year = mean_test(daily, trials), TRADING_DAYS_PER_YEAR
-    error = math.sqrt(2) * year * test.standard_error
+    test, year = mean_test(daily, trials).cross_fitted, TRADING_DAYS_PER_YEAR
+    error = year * test.standard_error
     if not error > _ROUNDING:
         return 0.0, 0.0, 1.0, 0.0
-    # The p-value of the test with the larger error.
-    doubled = type(test)(test.mean, math.sqrt(2) * test.standard_error, test.degrees_of_freedom, trials)
     estimate = year * test.mean - lead * error
     scale = _PRIOR_RATIO * float(np.std(daily)) * math.sqrt(year)
     gross = estimate + year * max(0.0, cost)
     believed = cauchy_posterior(gross, error, scale, _PRIOR_SKILL) / gross if gross > 0 else 0.0
-    return estimate, error, doubled.p_value, min(1.0, max(0.0, believed))
+    return estimate, error, test.p_value, min(1.0, max(0.0, believed))

@@ -22,7 +22,6 @@ from training.forecasts.samples import Moments
 from training.forecasts.skill import (
     HORIZONS,
     correlation,
-    cross_fitted_mean_test,
     overlapping_mean_test,
     rank_correlation,
     returns_ahead,
@@ -173,7 +172,7 @@ def _losses(
         ]
         return np.concatenate(of_folds)
 
-    tests = [_mean_and_t(cross_fitted_mean_test(daily(0, place), h, 1)) for place, h in enumerate(ahead)]
+    tests = [_mean_and_t(overlapping_mean_test(daily(0, place), h).cross_fitted) for place, h in enumerate(ahead)]
     best = max(range(len(tests)), key=lambda place: abs(np.nan_to_num(tests[place][1])))
     whole = np.nanmean(daily(0, best))
     lost = {name: float(whole - np.nanmean(daily(place, best))) for place, name in enumerate(names, start=1)}

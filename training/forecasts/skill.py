@@ -64,28 +64,17 @@ def explained_share(scores: Float64Array, moves: Float64Array) -> float:
     return float(np.corrcoef(x, y)[0, 1] ** 2) if x.size > 1 and x.std() > 0 and y.std() > 0 else 0.0
 
 
-def overlapping_mean_test(daily: Float64Array, holding_days: int, trials: int = 1) -> MeanTest:
+def overlapping_mean_test(daily: Float64Array, holding_days: int) -> MeanTest:
     """Test the mean of the finite ones of (days,) values that follow from trades, which overlap while they are held.
 
     The mean block is one holding period, so that many blocks remain. What its weights take off the autocovariance of
     results that overlap so long, 1 - lag / holding period, is made good. With fewer than some twenty holding periods
     p-values are too small.
     """
-    test = mean_test(daily[np.isfinite(daily)], trials, holding_days)
+    test = mean_test(daily[np.isfinite(daily)], mean_block=holding_days)
     lag = np.arange(1, holding_days)
     seen = 1 + 2 * float(((1 - lag / holding_days) * (1 - 1 / holding_days) ** lag).sum())
     return replace(test, standard_error=math.sqrt(holding_days / seen) * test.standard_error)
-
-
-def cross_fitted_mean_test(daily: Float64Array, holding_days: int, trials: int) -> MeanTest:
-    """Test the mean of (days,) values of forecasts that were fitted, for each fold, on the other folds.
-
-    Each pair of folds enters twice: the first is learned from where the second is forecast, and the other way round. So
-    without skill the variance of the mean is twice that of independent folds, which no estimate from the folds alone
-    can show (Bengio and Grandvalet 2004, "No unbiased estimator of the variance of k-fold cross-validation").
-    """
-    test = overlapping_mean_test(daily, holding_days, trials)
-    return replace(test, standard_error=math.sqrt(2) * test.standard_error)
 
 
 def summed_up(daily: Float64Array, holding_days: int) -> Coefficient | None:
