@@ -199,6 +199,7 @@ class ERLTrainer:
             "require": (float(evidence.is_significant), float(evidence.is_timing_significant)),
         }
         shrink, timing = believed[self.evaluation.evidence]
+        evidence = replace(evidence, shrink=shrink, timing=timing)
         own, usual = believed_genes(champion.genes, shrink, timing), self._usual(champion)
         return replace(champion, genes=own, evidence=evidence, shrink=shrink, timing=timing, usual=usual)
 

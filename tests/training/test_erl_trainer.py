@@ -341,8 +341,9 @@ def test_the_champion_is_believed_as_far_as_its_evidence_says(
         found = Evidence(3.0, 1.0, p_value, weighed)
         monkeypatch.setattr(Evidence, "of", lambda *_, found=found: found)
         champion = trainer.build_champion()
-        assert champion.evidence == found
         assert champion.shrink == {"weigh": weighed, "report": 1.0, "require": required}[evidence]
+        found = replace(found, shrink=champion.shrink, timing=champion.timing)
+        assert champion.evidence == found
         trainer.champion = champion
         assert (trainer.fittest_agent.shrink, trainer.fittest_agent.evidence) == (champion.shrink, found)
         told = trainer.validate_best_agent()
@@ -362,7 +363,7 @@ def test_evidence_is_what_orders_earn_on_the_days_of_other_folds(
     monkeypatch.setattr(Evidence, "of", lambda *given: seen.append(given) or weigh(*given))
     champion, population = trainer.build_champion(), trainer.population
     ((selected, trials, lead, timed, costs),) = seen
-    assert champion.evidence == weigh(selected, trials, lead, timed, costs)
+    assert champion.evidence == replace(weigh(selected, trials, lead, timed, costs), shrink=1.0, timing=1.0)
     assert trials == population.examined and lead >= 0.0
     alone = [trainer.training_days.forecasts(population.networks.target, [row]) for row in population.elites]
     means = (torch.cat([getattr(one, part) for one in alone]).mean(0, keepdim=True) for part in ("score", "level"))
@@ -385,7 +386,7 @@ def test_agents_that_found_noise_are_no_evidence() -> None:
     """Out of fold, on markets without structure: small p-values are about as rare as they say."""
     found = list[Evidence]()
     for seed in range(6):
-        trainer = tiny_trainer(learnable_market(seed))
+        trainer = tiny_trainer(learnable_market(seed), evaluation=replace(TINY_EVALUATION, evidence="weigh"))
         run_generation(trainer)
         found.append(trainer.champion.evidence)
     assert min(one.p_value for one in found) > SIGNIFICANCE_LEVEL and sum(one.p_value < 0.1 for one in found) <= 1

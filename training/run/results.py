@@ -1,6 +1,5 @@
 """What a run shows and leaves behind: a line for each generation, pictures, and at its end the judgement."""
 
-import dataclasses
 import logging
 import math
 from collections.abc import Mapping
@@ -86,11 +85,10 @@ def report_generation(
 ) -> None:
     """Show the record of a generation, what leaks, and every few generations pictures."""
     trainer.log.add("checkpoint", checkpoint_seconds)
-    total, champion = record["seconds"]["total"] + checkpoint_seconds, trainer.champion
+    total = record["seconds"]["total"] + checkpoint_seconds
     shown = {**record, "seconds": {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}}
-    evidence = dataclasses.replace(champion.evidence, shrink=champion.shrink, timing=champion.timing).sentence
     row = generation_row(shown, is_first=trainer.generation == trainer.log.first)
-    whole = status_block(shown, get_profiler().summary_line(), config.env, evidence)
+    whole = status_block(shown, get_profiler().summary_line(), config.env, trainer.champion.evidence.sentence)
     logger.info("%s", whole, extra={"terminal": row})
     if get_profiler().is_reporting:
         logger.info("%s", get_profiler().report())

@@ -59,9 +59,8 @@ class SavedRun:
 
     @property
     def evidence(self) -> Evidence:
-        """Return the champion's evidence, with the shares of its scores that it follows."""
-        champion = self.champion
-        return dataclasses.replace(champion.evidence, shrink=champion.shrink, timing=champion.timing)
+        """Return what training days tell of the champion's orders."""
+        return self.champion.evidence
 
     @property
     def name(self) -> str:
