@@ -19,8 +19,9 @@ from tests.evaluation.page_case import case
 from tests.tiny import rows_of
 from training.evaluation import baselines, supervised
 from training.evaluation.baselines import ORACLE, BandRule, Tuning
-from training.evaluation.judge import TOO_GOOD, Evaluation
+from training.evaluation.judge import Evaluation
 from training.evaluation.supervised import LIGHTGBM, RIDGE, BankInputs, fit_ridge, fit_supervised, scores_of
+from training.forecasts.look_ahead import MOST_IC
 from training.forecasts.samples import Samples
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
@@ -161,9 +162,10 @@ def judged(market: Market) -> Evaluation:
 
 def test_closes_that_are_dated_a_day_early_are_called_a_leak() -> None:
     leaking, healthy = judged(dated_a_day_early("momentum")), judged(market_of("momentum", days=2000))
-    assert leaking.explained > TOO_GOOD > 2 * healthy.explained
     assert healthy.suspicion == "" and "leak" not in healthy.sentence
-    percent = f"{100 * leaking.explained:.0f} %"
-    assert leaking.sentence.startswith(f"Forecasts explain {percent} of the next session's moves out of sample")
+    ic = leaking.ahead[RIDGE].session.ic
+    assert ic > MOST_IC > 2 * abs(healthy.ahead[RIDGE].session.ic)
+    says = f"Scores of {RIDGE} have a rank IC of {ic:.2f} with session 1 after their day, more than knowing all expected"
+    assert leaking.sentence.startswith(says) and leaking.suspicion.endswith("dated a day early.")
     of_oracle = replace(leaking.played, scores={ORACLE: leaking.played.scores[RIDGE]})
-    assert replace(leaking, played=of_oracle).explained == 0
+    assert replace(leaking, played=of_oracle).suspicion == ""

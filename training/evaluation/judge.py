@@ -20,9 +20,7 @@ from training.evaluation.baselines import (
     IN_FULL,
     LIGHTGBM,
     NEVER_BEST,
-    ORACLE,
     RANDOM,
-    RULE,
     known_biases,
 )
 from training.evaluation.compared import COSTS_BPS, PlayedPolicies
@@ -31,7 +29,7 @@ from training.evaluation.measures import Estimate, estimates
 from training.evaluation.nulls import Praise
 from training.evaluation.verdict import FoldResult, Lead, Overfitting, Verdict, verdict, yearly
 from training.forecasts.look_ahead import LookAhead, look_ahead
-from training.forecasts.skill import Coefficient, explained_share, rank_coefficients
+from training.forecasts.skill import Coefficient, rank_coefficients
 from utils import metrics
 from utils.arrays import Float64Array
 from utils.config.trader import Config
@@ -69,9 +67,6 @@ _POSITION_COLUMNS = (
 )
 DISGUISE = 0.02
 """Active share below which a policy is another one in disguise."""
-TOO_GOOD = 0.25
-"""Share of the variance of the next session's moves above which forecasts have probably seen them: more than twice what
-they explain on built-in markets, and less than where closes are dated a day early."""
 
 
 @dataclass(frozen=True)
@@ -190,13 +185,12 @@ class Evaluation:
 
     @property
     def suspicion(self) -> str:
-        """Return a warning where forecasts are better than they can be without knowing the future."""
-        if self.explained <= TOO_GOOD:
-            return self.check.warning if self.check else ""
-        return (
-            f"Forecasts explain {100 * self.explained:.0f} % of the next session's moves out of sample: more than any "
-            "market allows; look for a leak, such as prices or columns that are dated a day early."
-        )
+        """Return a warning where scores are better than they can be without knowing the future."""
+        for name, found in self.ahead.items():
+            if found.reason:
+                remedy = "look for a leak, such as prices or columns that are dated a day early"
+                return f"Scores of {name} {found.reason}: {remedy}."
+        return self.check.warning if self.check else ""
 
     @property
     def evidence_sentence(self) -> str:
@@ -226,28 +220,17 @@ class Evaluation:
         return {name: rank_coefficients(scores, self.played.ahead) for name, scores in self.played.scores.items()}
 
     @cached_property
-    def explained(self) -> float:
-        """Return the share of the variance of the next session's moves that scores explain out of sample, the largest.
+    def ahead(self) -> dict[str, LookAhead]:
+        """Hold all scores against what follows, by policy, but those of the judged one's twins, and of rule and oracle
+        of a built-in market."""
+        scores = {name: score for name, score in self.played.scores.items() if name not in NEVER_BEST}
+        bars = self.market.data_array[self.played.days[:-1]][:, self.market.investable_columns].astype(np.float64)
+        return look_ahead(scores, bars[..., OPEN], bars[..., CLOSE])
 
-        From open to close, after the day of the score; rule and oracle of a built-in market do not count.
-        """
-        open_, close = self._prices(self.played.days[1:])
-        moves = np.log(close / open_)
-        scores = (score for name, score in self.played.scores.items() if name not in (RULE, ORACLE))
-        return max((explained_share(score, moves) for score in scores), default=0.0)
-
-    def _prices(self, days: npt.NDArray[np.int64]) -> tuple[Float64Array, Float64Array]:
-        """Return the (days, n) opens and closes of the stocks that may be bought."""
-        bars = self.market.data_array[days][:, self.market.investable_columns].astype(np.float64)
-        return bars[..., OPEN], bars[..., CLOSE]
-
-    @cached_property
+    @property
     def check(self) -> LookAhead | None:
-        """Hold the scores of a policy without code against what follows; None of one with code, or without any."""
-        scores = self.played.scores.get(self.judged)
-        if self.has_code or scores is None:
-            return None
-        return look_ahead({self.judged: scores}, *self._prices(self.played.days[:-1]))[self.judged]
+        """Return what was seen of the scores of a policy without code; None of one with code, or without any."""
+        return None if self.has_code else self.ahead.get(self.judged)
 
     @cached_property
     def overfitting(self) -> Overfitting:

@@ -57,13 +57,6 @@ def rank_correlation(x: Float64Array, y: Float64Array) -> Float64Array:
     return correlation(*(scipy.stats.rankdata(values, axis=1, nan_policy="omit") for values in pair))
 
 
-def explained_share(scores: Float64Array, moves: Float64Array) -> float:
-    """Return the share of the variance of (days, n) moves that scores explain, by their correlation; 0 without any."""
-    is_known = np.isfinite(scores) & np.isfinite(moves)
-    x, y = scores[is_known], moves[is_known]
-    return float(np.corrcoef(x, y)[0, 1] ** 2) if x.size > 1 and x.std() > 0 and y.std() > 0 else 0.0
-
-
 def overlapping_mean_test(daily: Float64Array, holding_days: int) -> MeanTest:
     """Test the mean of the finite ones of (days,) values that follow from trades, which overlap while they are held.
 
