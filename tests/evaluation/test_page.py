@@ -35,7 +35,7 @@ HOSTILE = (
     "x" * 300,
 )
 VOID = {"meta", "link", "br", "img", "input"}
-FOLD = FoldResult("fold-1", {"holdout": ["2019-01-02", "2019-07-24"]}, 7, 1.234, 0.5)
+FOLD = FoldResult("fold-1", {"holdout": ["2019-01-02", "2019-07-24"]}, 7, 1.234)
 
 
 class Page(HTMLParser):

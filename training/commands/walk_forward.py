@@ -11,7 +11,7 @@ from data.splits import FoldPlan, Splits, make_folds
 from models.evidence import Evidence
 from training.commands.evaluate import play_run
 from training.commands.table import WalkForwardArguments
-from training.evaluation.baselines import CHAMPION, RANDOM
+from training.evaluation.baselines import CHAMPION
 from training.evaluation.compared import PlayedPolicies
 from training.evaluation.export import FILES, log_evaluation, record_look, write_evaluation
 from training.evaluation.judge import Evaluation
@@ -104,11 +104,10 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
         played = play_run(run, fold.holdout, config.evaluation, f"walk-forward {run.name}")
-        champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
         days = {
             name: run.market.dates[[span.first, span.last]].astype(str).tolist() for name, span in vars(fold).items()
         }
-        folds.append(FoldResult(run.name, days, run.generation, champion, random))
+        folds.append(FoldResult(run.name, days, run.generation, played.curves[CHAMPION].mean_return_percent))
         results.append(played)
         evidence.append(run.evidence)
     again = ("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)

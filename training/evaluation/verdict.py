@@ -257,7 +257,7 @@ def yearly(test: MeanTest) -> MeanTest:
 
 @dataclass(frozen=True)
 class FoldResult:
-    """A fold of a walk-forward test and the returns of its champion and of the mean random picker on its test days.
+    """A fold of a walk-forward test and the return of its champion on its test days.
 
     `dates` are the first and the last of its training, validation and test days.
     """
@@ -266,7 +266,6 @@ class FoldResult:
     dates: dict[str, list[str]]
     champion_generation: int
     return_percent: float
-    random_return_percent: float
 
 
 @dataclass(frozen=True)
