@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from training.evaluation.compared import COSTS_BPS, PlayedPolicies
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.nulls import Praise
-from training.evaluation.verdict import FoldResult, Lead, Overfitting, Verdict, verdict, yearly
+from training.evaluation.verdict import FoldResult, Lead, Overfitting, Verdict, outcome, verdict, yearly
 from training.forecasts.look_ahead import LookAhead, look_ahead
 from training.forecasts.skill import Coefficient, rank_coefficients
 from utils import metrics
@@ -59,7 +60,6 @@ UNAUDITED = (
 )
 BESIDE = (EQUAL, LIGHTGBM)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
-_BEATS = {1: "beats", 0: "does not beat", -1: "loses to"}
 _BAND = (5, 95)
 _POSITION_COLUMNS = (
     *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
@@ -330,12 +330,10 @@ class Evaluation:
     @property
     def conclusion(self) -> str:
         """Return what the judged days tell, in one line."""
-        told = self.verdict.brief
         rivals = [one for one in self.leads if one.policy in (self.played.benchmark, LIGHTGBM)]
-        for sign, verb in _BEATS.items():
-            if names := [one.policy for one in rivals if one.sign == sign]:
-                told.append(f"{verb} {' and '.join(names)}")
-        return "; ".join(told)
+        beside = groupby(rivals, lambda one: outcome(one.test))
+        told = (f"{word} {' and '.join(one.policy for one in some)}" for word, some in beside)
+        return "; ".join((self.verdict.skill(), *told))
 
     @property
     def untrained(self) -> str:

@@ -72,10 +72,6 @@ def outcome(difference: MeanTest) -> str:
     return {1: "better than", 0: "not significantly different from", -1: "worse than"}[difference.sign]
 
 
-_SKILLS = {
-    "selection": {1: "picks stocks better than chance", 0: "no skill in picking stocks", -1: "picks worse than chance"},
-    "timing": {1: "times the market", 0: "no timing skill", -1: "times worse than chance"},
-}
 _LEADS = {1: "clearly better", 0: "no difference", -1: "clearly worse"}
 
 
@@ -134,17 +130,15 @@ class Verdict:
         """Return the signs of "selection" and "timing"."""
         return {"selection": self.selection.sign, "timing": self.timing.sign}
 
-    @property
-    def brief(self) -> list[str]:
-        """Return in few words what selection and timing show."""
-        return [_SKILLS[part][sign] for part, sign in self.skills.items()]
+    def skill(self, form: str = "{}") -> str:
+        """Return in words which parts of the profit are significant, and which way.
 
-    @property
-    def _skill(self) -> str:
-        """Return in words which parts of the profit are significant, and which way."""
+        Args:
+            form: of these parts, by their names and means.
+        """
         named: dict[int, list[str]] = {1: [], -1: [], 0: []}
         for name, sign in self.skills.items():
-            named[sign].append(f"{name} ({getattr(self, name).test.mean:+.1f})" if sign else name)
+            named[sign].append(form.format(name, getattr(self, name).test.mean) if sign else name)
         neither = "not in" if named[1] and not named[-1] else "no significant skill in"
         claims = ((1, "skill in", " and "), (-1, "worse than random in", " and "), (0, neither, " or "))
         return ", ".join(
@@ -155,7 +149,7 @@ class Verdict:
     def sentence(self) -> str:
         """Return the verdict in words that follow the intervals, whichever way they point."""
         over = self.over_benchmark
-        said = [self._skill, f"{outcome(over)} {self.benchmark} ({over.mean:+.1f})"]
+        said = [self.skill("{} ({:+.1f})"), f"{outcome(over)} {self.benchmark} ({over.mean:+.1f})"]
         if self.best_baseline is not None:
             name, test, among = self.best_baseline
             low, high = test.interval
