@@ -165,7 +165,7 @@ def test_closes_that_are_dated_a_day_early_are_called_a_leak() -> None:
     assert healthy.suspicion == "" and "leak" not in healthy.sentence
     ic = leaking.ahead[RIDGE].session.ic
     assert ic > MOST_IC > 2 * abs(healthy.ahead[RIDGE].session.ic)
-    says = f"Scores of {RIDGE} have a rank IC of {ic:.2f} with session 1 after their day, more than knowing all expected"
+    says = f"Scores of {RIDGE} have a rank IC of {ic:.2f} with session 1 after their day, more than knowing"
     assert leaking.sentence.startswith(says) and leaking.suspicion.endswith("dated a day early.")
     of_oracle = replace(leaking.played, scores={ORACLE: leaking.played.scores[RIDGE]})
     assert replace(leaking, played=of_oracle).suspicion == ""
