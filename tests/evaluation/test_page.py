@@ -251,7 +251,7 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
     assert order.index("bars") < 3, "below what was asked, and years"
     sources = [tag for tag, a in page.elements if tag == "img" or "sentence" in (a.get("class") or "")]
     assert sources[:3] == ["p", "img", "img"], "the verdict, and equity and drawdown beside it"
-    signs = [evaluation.verdict.skills["selection"], evaluation.verdict.over_benchmark.sign]
+    signs = [evaluation.verdict.selection.sign, evaluation.verdict.over_benchmark.sign]
     bars = charts.answer_bars(evaluation)
     assert [bar.label for bar in bars] == [f"over {RANDOM}", f"over {EQUAL}"]
     assert [bar.kind for bar in bars] == [{1: "gain", 0: "none", -1: "loss"}[sign] for sign in signs]

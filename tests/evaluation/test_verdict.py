@@ -117,7 +117,7 @@ def test_skill_is_praised_and_who_is_worse_than_random_or_the_benchmark_is_told_
         drawn = (daily - selection)[None] + random
         found = verdict(daily, drawn, noise[0] + selection, exposure, market + noise[1], trials=20)
         assert found.sentence.startswith(words) and found.sentence.endswith("(% a year; of 20 trials).")
-        assert found.skills == {"selection": int(selection), "timing": int(timing)}
+        assert (found.selection.sign, found.timing.sign) == (int(selection), int(timing))
         assert found.has_skill == (max(selection, timing) > 0)
         assert found.selection.test.interval[0] < 252 * (selection + noise[0].mean()) < found.selection.test.interval[1]
 

@@ -315,7 +315,7 @@ class Evaluation:
         for name in BESIDE:
             if name in curves and name not in tests:
                 tests[name] = yearly(mean_test(curves[self.judged].daily[0] - curves[name].daily[0], looks))
-        signs = {RANDOM: verdict.skills["selection"]}
+        signs = {RANDOM: verdict.selection.sign}
         return [Lead(name, test, signs.get(name, test.sign)) for name, test in tests.items()]
 
     @property

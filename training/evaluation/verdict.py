@@ -125,11 +125,6 @@ class Verdict:
     def is_better_than_benchmark(self) -> bool:
         return self.over_benchmark.p_value <= TAIL
 
-    @property
-    def skills(self) -> dict[str, int]:
-        """Return the signs of "selection" and "timing"."""
-        return {"selection": self.selection.sign, "timing": self.timing.sign}
-
     def skill(self, form: str = "{}") -> str:
         """Return in words which parts of the profit are significant, and which way.
 
@@ -137,8 +132,8 @@ class Verdict:
             form: of these parts, by their names and means.
         """
         named: dict[int, list[str]] = {1: [], -1: [], 0: []}
-        for name, sign in self.skills.items():
-            named[sign].append(form.format(name, getattr(self, name).test.mean) if sign else name)
+        for name, part in (("selection", self.selection), ("timing", self.timing)):
+            named[part.sign].append(form.format(name, part.test.mean) if part.sign else name)
         neither = "not in" if named[1] and not named[-1] else "no significant skill in"
         claims = ((1, "skill in", " and "), (-1, "worse than random in", " and "), (0, neither, " or "))
         return ", ".join(
