@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from data.splits import Span
-from data.synthetic.built_in import PlantedScores
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
@@ -22,7 +21,7 @@ from training.evaluation.play import account_of_agent
 from training.forecasts.skill import HORIZONS, clearest, rank_coefficients
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
 from training.policies.read import Trades, read_policy, read_rows, wide_table
-from training.run.market import require_past_columns
+from training.run.market import require_past_columns, scores_of
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep import trials_beside
 from utils.config.cli import command_line
@@ -172,16 +171,11 @@ def play_run(run: SavedRun, days: Span, judging: EvaluationConfig, draws: str) -
     return baselines.beside(CHAMPION, accounts, judging.random_pickers, generator, costs)
 
 
-def judge_training(
-    trainer: ERLTrainer,
-    config: Config,
-    path: Path,
-    scores: PlantedScores | None,
-) -> Evaluation:
+def judge_training(trainer: ERLTrainer, config: Config, path: Path) -> Evaluation:
     """Judge the champion of a finished training run on its validation days; end the training before."""
     trainer.end_training()
     agents = trainer.champion, trainer.fittest_agent
-    run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
+    run = SavedRun(path, config, trainer.market, scores_of(config), trainer.device, trainer.generation, *agents)
     judging = {name: getattr(config.evaluation, name) for name in JUDGING}
     again = EvaluateArguments(run=path.name, runs_dir=path.parent, **judging)
     trainer.safe_point()

@@ -21,7 +21,6 @@ from training.evaluation.export import answer, in_full, write_evaluation
 from training.evaluation.judge import Evaluation
 from training.generation_log import PHASES
 from training.run.extension import INHERITED
-from training.run.market import scores_of
 from utils import VERSION
 from utils.charts import memory_chart
 from utils.config.cli import command_line
@@ -116,7 +115,7 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     """Judge the champion; write and show the results."""
     _draw_progress(run, config)  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
-    evaluation = judge_training(trainer, config, run.path, scores_of(config))
+    evaluation = judge_training(trainer, config, run.path)
     trainer.safe_point()
     get_profiler().log_memory("end")
     how = {"all_phases": get_profiler().is_reporting, "shows_objects": config.memory_report != "off"}
