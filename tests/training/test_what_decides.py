@@ -24,9 +24,9 @@ from data.synthetic.built_in import built_in_market
 from environment.quotes import Quotes
 from models.ddpg_agent import DDPGAgent
 from tests.tiny import seeded, tiny_agent, tiny_trainer
+from training.commands.evaluate import explain_positions, importance
 from training.commands.features import FeatureSheet, feature_sheet
 from training.erl_trainer import ERLTrainer
-from training.evaluation.importance import explain_positions, importance
 from training.forecasts.skill import agent_scores, rank_correlation, returns_ahead
 from training.forecasts.training_days import TrainingDays
 from utils.config.trader import (

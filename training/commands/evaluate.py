@@ -3,27 +3,31 @@
 import dataclasses
 import logging
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from data.market import Market
 from data.splits import Span
+from models.ddpg_agent import DDPGAgent
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.compared import Baselines, PlayedPolicies, at_costs
 from training.evaluation.export import log_evaluation, record_look, results, write_evaluation
-from training.evaluation.importance import explain_positions, importance
 from training.evaluation.judge import Evaluation
 from training.evaluation.play import account_of_agent
-from training.forecasts.skill import HORIZONS, clearest, rank_coefficients
+from training.forecasts.skill import HORIZONS, clearest, rank_coefficients, rank_correlation
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
 from training.policies.read import Trades, read_policy, read_rows, wide_table
 from training.run.market import require_past_columns, scores_of
 from training.run.saved import SavedRun, open_saved_run
+from training.signals.signals import moved_by
 from training.sweep import trials_beside
+from utils.arrays import Float64Array
 from utils.config.cli import command_line
 from utils.config.settings import changed_flags, read_settings, to_dict
 from utils.config.trader import Config, EnvironmentConfig, EvaluationConfig
@@ -34,6 +38,10 @@ from utils.runs.run_log import RunLog, json_text
 logger = logging.getLogger(__name__)
 JUDGING = ("random_pickers", "rivals", "rival_refit", "benchmark")
 """Settings of the evaluation that the command has as flags of its own."""
+_DAYS = 100
+"""Most days on which inputs are shuffled, evenly spaced."""
+_POSITIONS = 10
+"""That are explained."""
 
 
 def run_evaluation(arguments: EvaluateArguments) -> None:
@@ -180,3 +188,42 @@ def judge_training(trainer: ERLTrainer, config: Config, path: Path) -> Evaluatio
     again = EvaluateArguments(run=path.name, runs_dir=path.parent, **judging)
     trainer.safe_point()
     return evaluate(run, again)
+
+
+@torch.no_grad()
+def importance(agent: DDPGAgent, market: Market, first: int, returns: Float64Array) -> dict[str, float]:
+    """Return what each input is worth to an agent on days that it did not learn from, the largest first: the mean rank
+    correlation over stocks of its scores with the (days, n) returns after the days from the `first` on, less the same
+    with the input's values shuffled over all stocks and days (Breiman 2001, "Random forests").
+    """
+    known = np.flatnonzero(np.isfinite(returns).sum(axis=1) > 2)
+    chosen = known[:: 1 + len(known) // _DAYS]
+    if not chosen.size:
+        return {}
+    rows = agent.inputs.rows_of(market, slice(first, first + len(returns)))
+    x = torch.cat([rows.x(slice(first + day, first + day + 1)) for day in chosen.tolist()]).to(agent.device)
+    bars, draws = rows.has_bar[torch.from_numpy(chosen)], np.random.default_rng(0)
+    seen = agent.inputs.for_networks(x)
+
+    def ranking(seen: torch.Tensor) -> float:
+        score = torch.full(bars.shape, torch.nan, dtype=torch.float64)
+        score[bars] = agent.mean_scores(seen).double().cpu()
+        return float(np.nanmean(rank_correlation(score.numpy(), returns[chosen])))
+
+    whole, losses = ranking(seen), {}
+    for name, places in agent.inputs.named_places().items():
+        shuffled = seen.clone()
+        shuffled[:, places] = seen[draws.permutation(len(seen))][:, places]
+        losses[name] = whole - ranking(shuffled)
+    return dict(sorted(losses.items(), key=lambda one: -one[1]))
+
+
+def explain_positions(agent: DDPGAgent, market: Market, positions: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the places of the positions in investable stocks that gained or lost most, the largest first, and what
+    moved the forecasts on which they were first bought."""
+    columns = market.investable_columns.tolist()
+    own = [place for place, one in enumerate(positions) if one["stock"] < len(columns)]
+    largest = sorted(own, key=lambda place: -abs(positions[place]["profit"] - positions[place]["costs"]))[:_POSITIONS]
+    late = int(agent.rules.fill == "next_open")
+    bought = [(positions[place]["first_day"] - late, columns[positions[place]["stock"]]) for place in largest]
+    return dict(zip(largest, moved_by(agent, market, bought), strict=True))

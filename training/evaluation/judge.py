@@ -100,7 +100,7 @@ class Evaluation:
     evidence: Sequence[Evidence] = ()
     """Of each champion, from its training days, with the share of its scores that it follows."""
     importance: Mapping[str, float] = field(default_factory=dict)
-    """Importance of each input to the champion on the judged days, by name, see `training.evaluation.importance`."""
+    """Importance of each input to the champion on the judged days, by name, see `training.commands.evaluate`."""
     decided: Mapping[int, str] = field(default_factory=dict)
     """Of the champion's largest positions, by their rows of `positions`: the inputs that moved their forecasts most."""
     has_code: bool = True

@@ -12,15 +12,14 @@ from data.market import Market, span_of
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.importance import moved_by
 from training.rollout import follow
 from training.signals.broker_orders import LEAST_SHARE, Side, whole_shares
 from training.signals.holdings import Holding
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 
-_EXPLAINED = 10
-"""Orders, the largest, of which is told what moved their forecasts."""
+_EXPLAINED, _REASONS = 10, 3
+"""Orders, the largest, of which is told what moved their forecasts, and inputs that are named."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +200,12 @@ def _explained(orders: Sequence[Order], agent: DDPGAgent, market: Market, day: i
     texts = moved_by(agent, market, [(day, market.tickers.index(order.ticker)) for order in largest])
     told = dict(zip((order.ticker for order in largest), texts, strict=True))
     return [replace(order, moved_by=told.get(order.ticker)) for order in orders]
+
+
+def moved_by(agent: DDPGAgent, market: Market, places: Sequence[tuple[int, int]]) -> list[str]:
+    """Return for days and columns of the market the inputs that moved the forecast most, and by how much, percent."""
+    reasons = ([*one.items()][:_REASONS] for one in agent.contributions(market, places))
+    return [", ".join(f"{name} {percent:+.2f}" for name, percent in one) for one in reasons]
 
 
 def session_date(market: Market, day: int) -> str:
