@@ -157,6 +157,7 @@ def test_weights_are_held_as_they_are(market: TradedMarket) -> None:
     assert own["value"].tolist() == [pytest.approx(0.2 * market.config.env.initial_capital / close * open_, rel=1e-6)]
     asked = judgement.evaluations["code"].played.asked
     assert asked is not None and not asked.is_apart and asked.gap < 1e-3
+    assert repr(market).startswith("TradedMarket(6 stocks, 2000-01-03 to ") and len(repr(market)) < 300
     assert asked.turnover == pytest.approx(asked.done, rel=0.02)
     assert asked.sentence not in judgement.verdict["code"]
 

@@ -71,12 +71,13 @@ def account_of_table(
     if is_weights:
         needs_credit = is_signed(table[setup.judged])
         _require_shares(name, table[setup.judged])
-        fees = f", with shorts or credit at {setup.borrow_bps:g} basis points a year" if needs_credit else ""
         weights, begun = in_force(table, setup.judged)
         played = play_policy(setup, GivenWeights(weights), setup.signed if needs_credit else None)
+        long, short = (played.held.clip(*edges).sum(axis=2).mean() for edges in ((0.0, None), (None, 0.0)))
+        borrowed = f": {long:.0%} long and {-short:.0%} short in the mean, at {setup.borrow_bps:g} basis points a year"
         is_ruined = bool((played.curves.equity <= 0).any())
         notes = [*begun, *["The account lost everything, and was closed."] * is_ruined]
-        return _with_asked(played, how=f"Target weights, held as they are given{fees}.", notes=notes)
+        return _with_asked(played, how=f"Target weights, held as they are given{borrowed * needs_credit}.", notes=notes)
     begun = list[str]()
     if hold is None:
         rule = rule_of(name, table, setup.tuning, market.dates, setup.judged)

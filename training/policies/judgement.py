@@ -39,7 +39,7 @@ _SHOWN = ("return", "annual_return", "volatility", "sharpe", "max_drawdown", "tu
 _MOST_ROWS, _MOST_VERDICTS = 14, 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TradedMarket:
     """A market with the settings by which it is traded and judged."""
 
@@ -50,6 +50,10 @@ class TradedMarket:
     device: torch.device | str = "cpu"
     run: SavedRun | None = None
     """The run whose champion is shown beside the policies."""
+
+    def __repr__(self) -> str:
+        dates, stocks = self.market.dates.astype("datetime64[D]"), len(self.market.investable_columns)
+        return f"TradedMarket({stocks:,} stocks, {dates[0]} to {dates[-1]}, {self.market.splits})"
 
     @classmethod
     def of_run(cls, run: SavedRun) -> "TradedMarket":
