@@ -37,7 +37,6 @@ _SIZES = {
     "events": len(EVENT_SESSIONS),
     "leaders": 2,
     "states": 2,
-    "pairs": 1,
     "deviations": 1,
 }
 """Inputs of each group: half-lives up to 4, 32 and 128 days are fast, medium and slow."""

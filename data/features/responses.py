@@ -3,8 +3,7 @@
 The response at each lag is a regression of its own, so that no shape is assumed (Jorda 2005, "Estimation and inference
 of impulse responses by local projections"). Three kinds of impulse are tried: an own move of some size
 (events), a move of a column that may not be bought (leaders), and an own move while a column's short trend was up or
-down (states). A fourth forecast is that of spreads (`impulses/pairs.py`). A term is kept if it is significant after
-correcting for all candidates of its kind.
+down (states). A term is kept if it is significant after correcting for all candidates of its kind.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +15,12 @@ from numpy.typing import NDArray
 
 from data.features.bank import exponential_mean, log_returns, stock_blocks
 from data.features.impulses.leaders import after_leaders, leader_terms
-from data.features.impulses.pairs import after_pairs, pair_terms
 from data.features.impulses.terms import SESSIONS, bound, last_sum, later, ratio
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array, in_order
 
 EVENT_SESSIONS = (1, 3, 20)
 """Horizons over which responses to events are summed: they separate a jump that reverts from a drift that lasts."""
-FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leader", "leaders", "state", "states", "pairs")
+FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leader", "leaders", "state", "states")
 """Names of the last axis of `Responses.forecast`."""
 EVENT_EDGES = (-6.0, -4.0, -3.0, -2.75, -2.5, -2.25, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 4.0, 6.0)
 """Edges of the bins of own moves, in standard deviations: finer in the tails, where responses start at an unknown
@@ -72,10 +70,6 @@ class Responses:
     """(terms, 3) sessions, column of the state (0: mean of the stocks, then the context columns), half-life's place."""
     state_loadings: Float64Array
     """(terms,) response to an own move at a state of 1, as a share of the move; it has the state's sign."""
-    pair_terms: Int64Array
-    """(terms, 3) places of the stock and its partner among the investable ones, and of the spread's half-life."""
-    pair_loadings: Float64Array
-    """(terms,) standard deviations of the stock, the next day, for a spread of 1."""
 
     @classmethod
     def fit(cls, close: Float32Array, investable: Int64Array, learned: BoolArray) -> Self:
@@ -107,18 +101,16 @@ class Responses:
         led, led_loadings = leader_terms(leaders, moves, is_moved)
         led[:, 2] = context[led[:, 2]]
         states = _state_terms(moves, is_moved, _state_columns(leaders, market, market_scale))
-        for block in stock_blocks(*shape):
-            moves[:, block] -= is_moved[:, block] * market
-        return cls(mean, scale, market_scale, event, event_t, led, led_loadings, *states, *pair_terms(moves))
+        return cls(mean, scale, market_scale, event, event_t, led, led_loadings, *states)
 
     def forecaster(
         self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
     ) -> Callable[[slice], Float32Array]:
-        """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 8) by `FORECASTS`.
+        """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 7) by `FORECASTS`.
 
         Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; leaders and states: over the
-        next session and the next 20, pairs: over 20, scaled by that of the learned days. Row t depends on closes up to
-        t only. The columns of `close` are those of the fit.
+        next session and the next 20, scaled by that of the learned days. Row t depends on closes up to t only. The
+        columns of `close` are those of the fit.
 
         Args:
             days: that are forecast.
@@ -139,14 +131,13 @@ class Responses:
             forecast = np.empty((*events.shape[:2], len(FORECASTS)), dtype=np.float32)
             forecast[..., : len(EVENT_SESSIONS)] = events
             scale = self.scale[columns][:, None]
-            forecast[..., -5:-3] = scale * self._after_leaders(leaders, context, block)[days]
+            forecast[..., -4:-2] = scale * self._after_leaders(leaders, context, block)[days]
             after_states = np.zeros((*moves.shape, 2))
             for sessions, weight in trends:
                 answers = moves * weight[:, None]
                 after_states[..., 0] += later(answers, sessions - 1)
                 after_states[..., 1] += last_sum(answers, sessions)
-            forecast[..., -3:-1] = scale * after_states[days]
-            forecast[..., -1] = self.scale[columns] * self._after_pairs(close, investable, market, block)[days]
+            forecast[..., -2:] = scale * after_states[days]
             forecast *= 100.0
             return forecast
 
@@ -179,19 +170,6 @@ class Responses:
         is_here = (stock >= block.start) & (stock < block.stop)
         terms = np.column_stack((sessions, stock - block.start, np.searchsorted(context, column)))[is_here]
         return after_leaders(leaders, block.stop - block.start, terms, self.leader_loadings[is_here])
-
-    def _after_pairs(
-        self, close: Float32Array, investable: Int64Array, market: Float64Array, block: slice
-    ) -> Float64Array:
-        """Sum the next moves that the spreads of a block of stocks forecast, (days, stocks)."""
-        total, stock = np.zeros((len(close), block.stop - block.start)), self.pair_terms[:, 0]
-        is_here = (stock >= block.start) & (stock < block.stop)
-        places, local = np.unique(self.pair_terms[is_here, :2], return_inverse=True)
-        moves, is_move = self._moves(close, investable[places])
-        terms = np.column_stack((local.reshape(-1, 2), self.pair_terms[is_here, 2]))
-        after = after_pairs(moves - is_move * market, terms, self.pair_loadings[is_here], SESSIONS)
-        total[:, stock[is_here] - block.start] = after[:, terms[:, 0]]
-        return total
 
     def _state_trends(self, columns: Float64Array) -> list[tuple[int, Float64Array]]:
         """Return sessions, and the (days,) answer to an own move over them, from (days, 1 + context) columns' moves."""

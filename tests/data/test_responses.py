@@ -1,6 +1,5 @@
 """Responses: what was planted is found where it is, nothing is found where nothing is, and no day looks ahead."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,12 +10,9 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from data.features.bank import log_returns
-from data.features.impulses import pairs
 from data.features.impulses.deviations import fit_deviations
-from data.features.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
 from data.features.responses import EVENT_EDGES, EVENT_SESSIONS, FORECASTS, SESSIONS, STATE_HALF_LIVES, Responses
 from data.synthetic.built_in import synthetic_market
-from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -54,7 +50,7 @@ def responses(columns: int, **answers: np.ndarray) -> Responses:
     """Answers made by hand, for columns whose returns have mean 0 and deviation 1%."""
     bins = len(EVENT_EDGES) + 1
     empty = {name: np.zeros((SESSIONS, bins)) for name in ("event", "event_t")}
-    for kind in ("leader", "state", "pair"):
+    for kind in ("leader", "state"):
         empty |= {f"{kind}_terms": np.zeros((0, 3), dtype=np.int64), f"{kind}_loadings": np.zeros(0)}
     scales = {"mean": np.zeros(columns), "scale": np.full(columns, 0.01), "market_scale": np.full(1, 0.7)}
     return Responses(**(scales | empty | answers))
@@ -93,16 +89,6 @@ def states(generator: np.random.Generator, days: int) -> np.ndarray:
     returns[15:, :40] += 0.35 * (direction * moves)[:-15, :40]
     returns[:, 40:] = 2 * moves[:, 40:] + 0.75 * direction
     return returns
-
-
-def couples(generator: np.random.Generator, days: int) -> np.ndarray:
-    """Returns of 40 stocks; each and that 20 places on share all of their moves but a spread that passes."""
-    common, shared = generator.standard_normal((days, 1)), generator.standard_normal((days, 20))
-    shocks, spread = generator.standard_normal((days, 20)), np.zeros((days, 20))
-    for day in range(1, days):
-        spread[day] = 0.5**0.1 * spread[day - 1] + shocks[day]
-    own = 0.6 * np.diff(spread, axis=0, prepend=0.0)
-    return np.concatenate((own, -own), axis=1) + 0.3 * common + 0.7 * np.tile(shared, 2)
 
 
 def drawn(returns: Draw, days: int = 3000, seed: int = 0) -> tuple[np.ndarray, Responses]:
@@ -155,7 +141,7 @@ def test_little_is_sure_where_there_is_nothing() -> None:
     for seed in range(6):
         close = prices(0.0005 + 0.015 * noise(seed, 2000, 48))
         found = Responses.fit(close, np.arange(40), always(close))
-        terms = found.leader_terms, found.state_terms, found.pair_terms
+        terms = found.leader_terms, found.state_terms
         counts.append((len(significant_events(found)), *map(len, terms)))
     # At the size of the test, which heavy tails only make smaller, two of six runs have a chance of a thirtieth.
     assert (np.array(counts) > 0).sum(axis=0).max() <= 1
@@ -264,8 +250,6 @@ def test_no_forecast_looks_ahead(seed: int, day: int) -> None:
         leader_loadings=generator.standard_normal(3),
         state_terms=np.array([[1, 0, 0], [15, 1, 1], [15, 2, 2]]),
         state_loadings=generator.standard_normal(3),
-        pair_terms=np.array([[0, 2, 0], [2, 0, 3]]),
-        pair_loadings=generator.standard_normal(2),
     )
     corrupted = close.copy()
     corrupted[day:] = generator.uniform(1, 100, corrupted[day:].shape)
@@ -305,71 +289,6 @@ def test_short_and_dead_markets_give_nothing(days: int, kind: str) -> None:
             assert np.isfinite(forecast).all() and forecast.shape == (days, len(stocks), len(FORECASTS))
             if kind != "noise":
                 assert not forecast.any()
-
-
-def test_pairs_are_found_where_they_were_drawn_alone() -> None:
-    """Not in stocks' own pasts nor behind leaders."""
-    _, found = drawn(couples, days=2400, seed=32)
-    terms = found.pair_terms
-    assert len(terms) >= 30 and (found.pair_loadings < 0).all()
-    assert (terms[:, 1] == (terms[:, 0] + 20) % 40).all()
-    without = [planted(kind, days=2400, seed=32) for kind in ("reversal", "momentum")]
-    assert not any(len(found.pair_terms) for _, found in (*without, drawn(crowd, days=2400, seed=32)))
-
-
-def test_slow_own_drifts_are_no_pairs() -> None:
-    """Two independent slow series correlate by chance, more than independent errors tell."""
-    generator, found = np.random.default_rng(5), 0
-    for _ in range(6):
-        drift = np.zeros((1500, 20))
-        shocks = 0.1 * generator.standard_normal(drift.shape)
-        for day in range(1, len(drift)):
-            drift[day] = 0.97 * drift[day - 1] + shocks[day]
-        found += len(pair_terms(generator.standard_normal(drift.shape) + np.sin(3.0 * drift))[0]) > 0
-    assert found <= 1
-
-
-def t_by_hand(left: Float64Array, past: Float64Array, one: int, two: int) -> float:
-    """The absolute t-statistic of a spread, from the sums over days one by one."""
-    known = (left[:, one] != 0) & (left[:, two] != 0)
-    variance = [(left[:, stock] ** 2).sum() / (left[:, stock] != 0).sum() for stock in (one, two)]
-    covariance = (left[:, one] * left[:, two]).sum() / known.sum()
-    own, gram = [(past[:, stock] ** 2).sum() for stock in (one, two)], past[:, one] @ past[:, two]
-    cross = left[:, one] @ past[:, two] + past[:, one] @ left[:, two]
-    noise = variance[0] * own[1] + own[0] * variance[1] - 2 * covariance * gram
-    return abs(cross) / math.sqrt(noise * (1 - gram**2 / (own[0] * own[1])))
-
-
-@given(st.integers(0, 10**6), st.sampled_from(HALF_LIVES), st.floats(0.0, 0.8), st.sampled_from((1, 3, 8, 512)))
-@settings(max_examples=30)
-def test_partners_are_the_best_of_all_one_by_one(seed: int, half_life: int, common: float, together: int) -> None:
-    """Whatever stocks have in common, where some are listed late, and in blocks of any size."""
-    rng = np.random.default_rng(seed)
-    moves = rng.standard_normal((900, 8)) + common / (1 - common) * rng.standard_normal((900, 1))
-    moves[:300, :3] = moves[500:560] = 0.0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "_ROWS", together)
-        left = pairs._surprises(moves)
-        learned = (left != 0.0).any(axis=1)
-        assert 800 < learned.sum() < 850
-        past = pairs._pasts(moves, half_life, learned)
-        found, partners = pairs._best_partners(left[learned], past, pairs._products(left[learned]))
-    exact = left[learned].astype(np.float64), past.astype(np.float64)
-    for stock in range(8):
-        t = [t_by_hand(*exact, stock, other) if other != stock else 0.0 for other in range(8)]
-        assert found[stock] == pytest.approx(max(t), rel=5e-3, abs=1e-2)
-        assert t[partners[stock]] == pytest.approx(max(t), rel=5e-3, abs=1e-2)
-
-
-@given(st.integers(0, 10**6), st.sampled_from(range(len(HALF_LIVES))), st.integers(1, 30))
-@settings(max_examples=20)
-def test_the_forecast_is_the_sum_of_the_next_moves_as_the_spread_decays(seed: int, place: int, sessions: int) -> None:
-    moves, kept = np.random.default_rng(seed).standard_normal((60, 3)), 0.5 ** (1.0 / HALF_LIVES[place])
-    forecast = after_pairs(moves, np.array([[2, 0, place]]), np.array([-0.4]), sessions)
-    spread = sum((1.0 - kept) * kept**age * (moves[50 - age, 2] - moves[50 - age, 0]) for age in range(51))
-    expected = sum(-0.4 * spread * kept**ahead for ahead in range(sessions))
-    assert forecast[50, 2] == pytest.approx(expected, rel=1e-9)
-    assert not forecast[:, :2].any()
 
 
 DAYS, STOCKS, INPUTS, ODD = 1500, 12, 4, 7

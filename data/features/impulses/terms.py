@@ -10,15 +10,15 @@ from utils.arrays import Float64Array
 
 SESSIONS = 20
 """Sessions that are forecast: the longest that a position is held by default."""
-SIGNIFICANCE = 0.05
+_SIGNIFICANCE = 0.05
 """Family-wise significance level of each kind of impulse (two-sided, Bonferroni)."""
 _LAGS = 32
 """Sessions over which errors may be correlated."""
 
 
-def bound(candidates: int, significance: float = SIGNIFICANCE) -> float:
+def bound(candidates: int) -> float:
     """Return the critical t-statistic of the best of several candidates."""
-    return float(-ndtri(significance / 2.0 / max(candidates, 1)))
+    return float(-ndtri(_SIGNIFICANCE / 2.0 / max(candidates, 1)))
 
 
 def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> NDArray[Any]:
