@@ -55,7 +55,7 @@ def multiplied(
     return dataclasses.replace(market, data_array=array)
 
 
-AGENT = agent_of(2)
+AGENT = agent_of(6)
 
 
 @dataclasses.dataclass

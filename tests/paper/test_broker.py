@@ -169,7 +169,7 @@ def test_unsent_purchases_are_cancelled_under_a_stop_and_sales_are_sent(
 ) -> None:
     """Killed between intent and venue, and stopped before the next step: nothing is bought of it, ever."""
     statuses = set[tuple[str, str]]()
-    for seed, last in ((1, START), (1, START + 3), (2, START + 6)):
+    for seed, last in ((1, START), (1, START + 2), (2, START + 5)):
         account, walk = at_broker(tmp_path / f"{seed} {last}", agent_of(seed), *range(START, last))
         account.fill(DATES[last], {})
         cut_off(account, walk, last)

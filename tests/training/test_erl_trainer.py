@@ -357,7 +357,7 @@ def test_evidence_is_what_orders_earn_on_the_days_of_other_folds(
     """In windows one after the other to the last training day; scores in the mean of the elites, differences and levels
     each followed in full, alone."""
     trainer, seen = tiny_trainer(market), list[tuple[Any, ...]]()
-    shake(trainer.population.networks, 0.3, seeded(1))
+    shake(trainer.population.networks, 0.3, seeded(2))
     list(generations(trainer, 2))
     weigh = Evidence.of
     monkeypatch.setattr(Evidence, "of", lambda *given: seen.append(given) or weigh(*given))
