@@ -167,11 +167,15 @@ def test_an_account_begins_with_the_weights_in_force(market: TradedMarket) -> No
     first, wide = market.market.splits.validation.first, weights(market.market.wide(market.market.investable_columns))
     monthly, begun = wide * np.nan, wide * np.nan
     monthly.iloc[first - 9, :2], begun.iloc[first, :2] = 0.4, 0.4
-    later = monthly.copy()
+    later, short, shorted = monthly.copy(), monthly.copy(), begun.copy()
     later.iloc[first + 9, 2] = 0.1
-    for one in (monthly, begun, later):
+    short.iloc[first - 9, 0] = shorted.iloc[first, 0] = -0.4
+    own = {"monthly": monthly, "begun": begun, "later": later, "short": short, "shorted": shorted}
+    for one in own.values():
         one.attrs["returns"] = "weights"
-    found = judge(market, {"monthly": monthly, "begun": begun, "later": later}, judging=QUICK)
+    found = judge(market, own, judging=QUICK)
+    np.testing.assert_array_equal(found.equity["short"], found.equity["shorted"])
+    assert (found.weights["short"].iloc[:, 0] < 0).all()
     np.testing.assert_array_equal(found.equity["monthly"], found.equity["begun"])
     np.testing.assert_array_equal(found.equity["later"][:10], found.equity["begun"][:10])
     assert "holds to their end what it said last before" in found.verdict["monthly"]

@@ -69,9 +69,9 @@ def account_of_table(
     """Play (days, n) scores or target weights, as `account_of` does. Raises DataError where no scores differ."""
     market = setup.market
     if is_weights:
-        needs_credit = is_signed(table[setup.judged])
-        _require_shares(name, table[setup.judged])
         weights, begun = in_force(table, setup.judged)
+        _require_shares(name, weights[setup.judged])
+        needs_credit = is_signed(weights[setup.judged])
         played = play_policy(setup, GivenWeights(weights), setup.signed if needs_credit else None)
         long, short = (played.held.clip(*edges).sum(axis=2).mean() for edges in ((0.0, None), (None, 0.0)))
         borrowed = f": {long:.0%} long and {-short:.0%} short in the mean, at {setup.borrow_bps:g} basis points a year"

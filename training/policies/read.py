@@ -253,20 +253,19 @@ class GivenTrades:
         """Add what is bought and sold on each day, (D, n); return the shares of each row, and note what is not held, or
         by far not paid for."""
         done, held, rules = np.zeros(len(self.rows)), dict[int, float](), self.setup.portfolio.rules
-        cash, worth = rules.initial_capital, dict[int, float]()
+        cash, invested, last = rules.initial_capital, 0.0, dict[int, float]()
         usable = self.rows[self.rows["reason"] == ""]
         # What is bought at a close may be sold at the same one.
         in_turn = usable.assign(sale=usable["amount"] < 0).sort_values(["decided", "sale"], kind="stable")
         for row in in_turn.itertuples():
             stock, amount, owned = int(row.stock), float(row.amount), held.get(int(row.stock), 0.0)
-            if self.has_prices and amount * row.at > cash + _CREDIT * max(
-                rules.initial_capital, cash + sum(worth.values())
-            ):
+            invested += owned * (row.at - last.get(stock, row.at))
+            last[stock] = row.at
+            if self.has_prices and amount * row.at > cash + _CREDIT * max(rules.initial_capital, cash + invested):
                 self.rows.loc[row.Index, "reason"] = "purchase that the cash does not pay for"
                 continue
             done[row.Index] = max(amount, -owned)
-            cash -= done[row.Index] * row.at
-            worth[stock] = (owned + done[row.Index]) * row.at
+            cash, invested = cash - done[row.Index] * row.at, invested + done[row.Index] * row.at
             if amount < -owned * (1 + 1e-6):
                 self.rows.loc[row.Index, "reason"] = _PART if owned > 0 else "sale of what is not held"
             held[stock] = 0.0 if amount <= -owned else owned + amount
