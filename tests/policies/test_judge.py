@@ -19,6 +19,7 @@ from tests.tiny_run import TINY, frame, to_reproduce, unjudged
 from training import api
 from training.api import TradedMarket, judge, load_market
 from training.evaluation.measures import METRICS
+from training.policies.read import read_table
 from utils.config.settings import read_settings
 from utils.config.trader import EvaluationConfig
 from utils.errors import ConfigError, DataError
@@ -134,9 +135,9 @@ def weights(bars: WideBars) -> pd.DataFrame:
     return frame
 
 
-def test_weights_are_held_as_they_are(market: TradedMarket) -> None:
-    """To the digit of what cash allows, NaN keeps; as a function, a wide frame, and rows of a file, where nothing is
-    held of what a date leaves out."""
+def test_weights_are_held_as_they_are(market: TradedMarket, tmp_path: Path) -> None:
+    """To the digit of what cash allows, NaN keeps; as a function, a wide frame or file, and rows of a file, where
+    nothing is held of what a date leaves out."""
     weights.returns = "weights"  # type: ignore[attr-defined]
     wide = weights(market.market.wide(market.market.investable_columns))
     wide.attrs["returns"] = "weights"
@@ -146,8 +147,16 @@ def test_weights_are_held_as_they_are(market: TradedMarket) -> None:
     zeros, held = wide.fillna(0.0), rows[rows["Weight"] > 0]
     zeros.attrs["returns"], has_some = "weights", zeros.any(axis=1)
     own = {"code": weights, "wide": wide, "rows": rows, "zeros": zeros[has_some], "held": held}
-    judgement = judge(market, own, judging=QUICK)
-    np.testing.assert_array_equal(judgement.equity["wide"], judgement.equity["rows"])
+    wide.to_csv(tmp_path / "wide.csv")
+    wide.to_parquet(tmp_path / "wide.parquet")
+    held.to_csv(tmp_path / "held.csv", index=False)
+    files = {
+        f"file of {one}": read_table(tmp_path / one, "weights") for one in ("wide.csv", "wide.parquet", "held.csv")
+    }
+    judgement = judge(market, own | files, judging=QUICK)
+    for same in ("rows", "file of wide.csv", "file of wide.parquet"):
+        np.testing.assert_array_equal(judgement.equity["wide"], judgement.equity[same])
+    np.testing.assert_array_equal(judgement.equity["held"], judgement.equity["file of held.csv"])
     np.testing.assert_array_equal(judgement.equity["zeros"], judgement.equity["held"])
     trades = judgement.trades
     tickers = trades.groupby("policy")["ticker"].unique().map(set)
@@ -315,6 +324,10 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,S000,1\n2000-06-05,S000,2\n", "got two of S000 on 2000-06-05"),
         ("--policy", "mine.py", HELD, 'expected `held.returns = "weights"` of a function'),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,S000,high\n", "numbers in"),
+        ("--weights", "mine.csv", f"{SCORES}2000-06-05,S000,1\n", "a column weight in"),
+        ("--weights", "mine.csv", "date,symbl,weight\n2000-06-05,S000,1\n", "got date, symbl, weight"),
+        ("--weights", "mine.csv", "date,S000\n2000-06-05,high\n", "numbers in"),
+        ("--weights", "mine.csv", ",AAPL\n2000-06-05,1\n", "for days and tickers of the data"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,AAPL,1\n", "for days and tickers of the data"),
         ("--trades", "mine.csv", "", "expected a CSV or parquet file of trades"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,short,1\n", "expected buy or sell as the side"),
@@ -378,7 +391,7 @@ def test_of_a_policy_that_never_trades_one_line_says_so(
     data = ("--config", str(tiny), "--data", str(tmp_path / "data.parquet"))
     for flag, place, name, reason in (
         ("--policy", f"{policies}:Waits", "Waits", "a weight above 0"),
-        ("--scores", str(late), "late", "stocks or days without a price"),
+        ("--weights", str(late), "late", "stocks or days without a price"),
     ):
         assert evaluate(tmp_path, flag, place, *data) == 0
         shown = capsys.readouterr().out

@@ -22,7 +22,7 @@ from training.evaluation.judge import Evaluation
 from training.evaluation.play import account_of_agent
 from training.forecasts.skill import HORIZONS, clearest, rank_coefficients, rank_correlation
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
-from training.policies.read import Trades, read_policy, read_rows, wide_table
+from training.policies.read import WEIGHTS, Trades, read_policy, read_rows, read_table
 from training.run.market import require_past_columns, scores_of
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.signals import moved_by
@@ -117,8 +117,9 @@ def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:
     """
     policies = dict[str, Any]()
     read = [read_policy(place) for place in arguments.policy]
-    if path := arguments.scores:
-        read.append((path.stem, wide_table(read_rows(path, "scores"), str(path))))
+    for path, holds in ((arguments.scores, "scores"), (arguments.weights, WEIGHTS)):
+        if path is not None:
+            read.append((path.stem, read_table(path, holds)))
     if path := arguments.trades:
         read.append((path.stem, Trades(read_rows(path, "trades"), str(path))))
     for name, policy in read:

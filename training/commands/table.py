@@ -91,8 +91,10 @@ class EvaluateArguments(SavedRunArguments):
     """Policies of your own: FILE.py or FILE.py:NAME, a function from wide bars to scores or a class with `act`, or the
     FILE.zip of a model of Stable-Baselines3."""
     scores: kinds.InputFile = None
-    """CSV or parquet file of your own scores: `date, ticker, score`, known at that day's close, the higher the more is
-    held; with `weight` in place of `score`, target weights, which are held as they are."""
+    """CSV or parquet file of your own scores, known at that day's close, the higher the more is held: rows of `date,
+    ticker, score`, or a column of dates and one a ticker."""
+    weights: kinds.InputFile = None
+    """The same of target weights, shares of the equity, which are held as they are: `date, ticker, weight`, or wide."""
     trades: kinds.InputFile = None
     """CSV or parquet file of another backtester's orders: `date, ticker`, `side` (buy, sell), and `value` or `shares`;
     known at that day's close, filled at the next open. With a `price` they are fills of that day, which are checked."""
@@ -128,7 +130,7 @@ class EvaluateArguments(SavedRunArguments):
     @property
     def is_of_policies(self) -> bool:
         """Whether policies of the user are judged, not a run's champion."""
-        return bool(self.policy or self.scores or self.trades)
+        return bool(self.policy or self.scores or self.weights or self.trades)
 
     def __post_init__(self) -> None:
         if self.split == "holdout":
@@ -139,8 +141,10 @@ class EvaluateArguments(SavedRunArguments):
                 raise ConfigError(
                     f"expected --{flag} only with policies of your own and no --run: a run brings its own settings"
                 )
-        if self.null and (self.scores or self.trades or not self.policy):
-            raise ConfigError("expected --null with --policy alone: files of scores or trades are of one market")
+        if self.null and (self.scores or self.weights or self.trades or not self.policy):
+            raise ConfigError(
+                "expected --null with --policy alone: files of scores, weights or trades are of one market"
+            )
         if self.variants > 1 and not self.is_of_policies:
             raise ConfigError("expected --variants with policies of your own; for a champion trials are counted")
 

@@ -90,6 +90,30 @@ def read_rows(path: Path, wanted: str) -> pd.DataFrame:
         raise DataError(f"expected a CSV or parquet file of {wanted}, got {path} ({first_line(error)})") from None
 
 
+def read_table(path: Path, holds: str) -> pd.DataFrame:
+    """Return a file of scores or weights as `wide_table` does: of rows, or with a column of dates, which comes first or
+    is called `date`, and one a ticker.
+
+    Args:
+        holds: "scores" or "weights"; rows of scores may be weights.
+
+    Raises DataError for another file, or weights that are called scores.
+    """
+    table = read_rows(path, holds)
+    if not {"ticker", "score", "weight"}.intersection(_titled(table).columns):
+        table = table.reset_index() if isinstance(table.index, pd.DatetimeIndex) else table
+        first = next((name for name in table.columns if str(name).lower() == "date"), table.columns[0])
+        # As rows, so that dates and numbers are read in one way.
+        rows = table.rename(columns={first: "date"}).melt("date", var_name="ticker", value_name=holds[:-1])
+        table = long_rows(rows, [holds[:-1]], str(path)).pivot(index="date", columns="ticker", values=holds[:-1])
+        table.attrs["returns"] = holds
+        return table
+    wide = wide_table(table, str(path))
+    if holds == WEIGHTS != wide.attrs["returns"]:
+        raise DataError(f"expected a column weight in {path}, got score; give scores as --scores {path}")
+    return wide
+
+
 def wide_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return rows of date, ticker and score, or weight, as a frame of days by tickers, NaN where there is none; one of
     weights says so in `attrs["returns"]`, and has 0 for tickers without a row on a date that has rows.
@@ -101,7 +125,8 @@ def wide_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
         got = ", ".join(map(str, rows.columns[:12])) + hint("score", [*map(str, rows.columns)]) * (not known)
         raise DataError(
             f"expected columns date, ticker and one of score and weight in {source}, got {got}; a weight is the share "
-            "of the equity that is to be held, a score the higher the better; give a row a day and ticker"
+            "of the equity that is to be held, a score the higher the better; give a row a day and ticker, or a row a "
+            "day and a column a ticker"
         )
     [column] = known
     long = long_rows(rows, [column], source)
