@@ -17,8 +17,11 @@ _LITTLE = 0.5
 """Percent a year below which what cash is believed to earn is little."""
 _ROUNDING = 1e-3
 """Standard error, percent a year, below which orders were the benchmark's but for rounding."""
-_PRIOR_RATIO, _PRIOR_SKILL = 1.0, 0.5
-"""Of the prior of the information ratio a year: its scale where there is skill, and the chance that there is any."""
+_PRIOR_RATIO, _PRIOR_SKILL, _PRIOR_TIMING = 1.0, 0.8, 0.5
+"""Of the prior of the information ratio a year: its scale where there is skill, and the chances that there is any in
+differences and in levels. Where there are orders by differences there mostly is: networks heed inputs by what these
+told out of fold, and on null markets order hardly anything.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Evidence:
             timed: (days,) the same of cash.
             costs: of both, percent a day, beyond the benchmark's.
         """
-        of_cash = () if timed is None else _weighed(timed, trials, lead, costs[1])
-        return cls(*_weighed(daily, trials, lead, costs[0]), *of_cash)
+        of_cash = () if timed is None else _weighed(timed, trials, lead, costs[1], _PRIOR_TIMING)
+        return cls(*_weighed(daily, trials, lead, costs[0], _PRIOR_SKILL), *of_cash)
 
     @property
     def is_significant(self) -> bool:
@@ -120,8 +123,10 @@ def _rounded(value: float) -> str:
     return f"{round(value, 1) + 0.0:.1f}"  # not -0.0
 
 
-def _weighed(daily: Float64Array, trials: int, lead: float, cost: float) -> tuple[float, float, float, float]:
-    """Return estimate, standard error, p-value and the share that is believed."""
+def _weighed(
+    daily: Float64Array, trials: int, lead: float, cost: float, chance: float
+) -> tuple[float, float, float, float]:
+    """Return estimate, standard error, p-value and the share that is believed, by the prior chance of any skill."""
     test, year = mean_test(daily, trials).cross_fitted, TRADING_DAYS_PER_YEAR
     error = year * test.standard_error
     if not error > _ROUNDING:
@@ -129,5 +134,5 @@ def _weighed(daily: Float64Array, trials: int, lead: float, cost: float) -> tupl
     estimate = year * test.mean - lead * error
     scale = _PRIOR_RATIO * float(np.std(daily)) * math.sqrt(year)
     gross = estimate + year * max(0.0, cost)
-    believed = cauchy_posterior(gross, error, scale, _PRIOR_SKILL) / gross if gross > 0 else 0.0
+    believed = cauchy_posterior(gross, error, scale, chance) / gross if gross > 0 else 0.0
     return estimate, error, test.p_value, min(1.0, max(0.0, believed))

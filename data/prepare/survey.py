@@ -15,6 +15,7 @@ LARGE_LOG_MOVE, REVERSING_MOVE = 0.4, 0.22
 _UNDONE = 0.2
 """Share of a move left a session later, below which the move counts as undone."""
 MOST_SURVIVORS = 0.95
+"""Share of the tickers that trade to the end from which on those that failed seem to be missing."""
 _NAMED = 3
 """Findings of a kind listed on a line."""
 _LISTED = 20

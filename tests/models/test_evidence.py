@@ -48,7 +48,7 @@ def test_noise_is_seldom_believed_and_skill_is_found() -> None:
         found = [Evidence.of(daily, trials=1, lead=0.0) for daily in noise]
         assert sum(one.p_value < 0.05 for one in found) <= 0.08 * len(found)
         assert all(0.0 <= one.shrink <= 1.0 for one in found)
-        assert np.mean([one.shrink for one in found]) < 0.2
+        assert np.mean([one.shrink for one in found]) < 0.25
     skilled = [Evidence.of(daily + 0.1, trials=16, lead=1.0) for daily in white[:30, :DAYS]]
     assert all(one.is_significant and one.shrink > 0.8 for one in skilled)
     assert np.mean([one.excess for one in skilled]) == pytest.approx(0.1 * YEAR, abs=8.0)
@@ -65,13 +65,15 @@ def test_it_is_the_posterior_mean_over_the_estimate_less_what_the_best_leads_by_
     assert led.excess == pytest.approx(plain.excess - 0.8 * plain.error) and led.shrink < plain.shrink
     assert led.p_value == plain.p_value and many.p_value == pytest.approx(7 * plain.p_value)
     assert many.shrink == plain.shrink
-    mean = by_quadrature(plain.excess, plain.error, daily.std() * math.sqrt(YEAR), 0.5)
-    assert plain.shrink == pytest.approx(mean / plain.excess, rel=1e-4)
+    assert Evidence.of(daily, 1, 0.0, daily).timing < plain.shrink
+    for chance, share in ((0.8, plain.shrink), (0.5, Evidence.of(daily, 1, 0.0, daily).timing)):
+        mean = by_quadrature(plain.excess, plain.error, daily.std() * math.sqrt(YEAR), chance)
+        assert share == pytest.approx(mean / plain.excess, rel=1e-4)
 
 
-@pytest.mark.parametrize(("t", "shrink"), [(1.0, 0.25), (2.0, 0.48), (3.0, 0.78), (5.0, 0.92)])
+@pytest.mark.parametrize(("t", "shrink"), [(1.0, 0.49), (2.0, 0.68), (3.0, 0.82), (5.0, 0.92)])
 def test_what_is_believed_by_t(t: float, shrink: float) -> None:
-    """Of 1,700 training days of white noise: what the changelog of 0.14 says."""
+    """Of 1,700 training days of white noise: what the changelog of 0.19 says."""
     noise = np.random.default_rng(3).standard_normal(1700)
     noise -= noise.mean()
     error = Evidence.of(noise + 0.1, 1, 0.0).error
@@ -83,7 +85,8 @@ def test_costs_are_known_and_what_was_earned_before_them_is_believed() -> None:
     noise = np.random.default_rng(3).standard_normal(1700)
     gross, cost = noise - noise.mean() + 0.1, 0.07
     before, after = Evidence.of(gross, 1, 0.5), Evidence.of(gross - cost, 1, 0.5, costs=(cost, 0.0))
-    assert after.shrink == pytest.approx(before.shrink) and after.shrink > 2 * Evidence.of(gross - cost, 1, 0.5).shrink
+    assert after.shrink == pytest.approx(before.shrink)
+    assert after.shrink > 1.5 * Evidence.of(gross - cost, 1, 0.5).shrink
     assert after.excess == pytest.approx(before.excess - YEAR * cost) and after.p_value > before.p_value
     assert Evidence.of(gross, 1, 0.5, costs=(-0.05, 0.0)) == before
 
@@ -114,10 +117,10 @@ def test_cash_is_weighed_by_itself() -> None:
     """As differences are; without skill in these it is what there is, and is told."""
     rng = np.random.default_rng(2)
     none, skilled = 0.3 * rng.standard_normal((2, DAYS))
-    found, alone = Evidence.of(none, 4, 0.5, skilled + 0.1), Evidence.of(skilled + 0.1, 4, 0.5)
+    found, alone = Evidence.of(none, 4, 0.5, skilled + 0.1), Evidence.of(skilled + 0.1, 4, 0.5, skilled + 0.1)
     assert (found.excess, found.shrink) == (Evidence.of(none, 4, 0.5).excess, Evidence.of(none, 4, 0.5).shrink)
     told = found.cash_excess, found.cash_error, found.cash_p_value, found.timing
-    assert told == (alone.excess, alone.error, alone.p_value, alone.shrink)
+    assert told == (alone.excess, alone.error, alone.p_value, alone.timing)
     assert found.is_timing_significant and not found.is_significant and found.strength == "significant"
     held = Evidence(-0.02, 1.0, 1.0, 0.0, 9.0, 1.0, 1e-6, 0.98)
     assert held.headline == "EDGE: 98% of their level is believed, by which cash is held"

@@ -20,6 +20,7 @@ from data.benchmark import LONGEST_GAP_DAYS, read_benchmark
 from data.features.bank import relative_risk
 from data.features.nine import CLOSE
 from data.market import Market
+from data.prepare.survey import MOST_SURVIVORS
 from data.splits import spaced_windows
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Policy, Portfolio
@@ -261,10 +262,10 @@ def known_biases(market: Market, config: Config) -> dict[str, str]:
     is_whole = np.asarray(has_bar.all(axis=0))
     if config.data is None:
         biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
-    elif has_bar[-LAST_DAYS:].any(axis=0).all():
+    elif (lasting := has_bar[-LAST_DAYS:].any(axis=0)).mean() >= MOST_SURVIVORS:
         biases["Survivors only"] = (
-            f"All of {many(len(market.tickers), 'ticker')} trade to the last day. Stocks that failed are not in the "
-            "data, which flatters every policy that buys: champion, random pickers and benchmark alike."
+            f"{lasting.sum():,} of {many(len(lasting), 'ticker')} trade to the last day. Stocks that failed seem to be "
+            "missing, which flatters every policy that buys: champion, random pickers and benchmark alike."
         )
     elif env.delisting_loss == 0:
         biases["Delisting"] = (
