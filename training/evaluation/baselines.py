@@ -262,7 +262,7 @@ def known_biases(market: Market, config: Config) -> dict[str, str]:
     is_whole = np.asarray(has_bar.all(axis=0))
     if config.data is None:
         biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
-    elif (lasting := has_bar[-LAST_DAYS:].any(axis=0)).mean() >= MOST_SURVIVORS:
+    elif (lasting := np.asarray(has_bar[-LAST_DAYS:].any(axis=0))).mean() >= MOST_SURVIVORS:
         biases["Survivors only"] = (
             f"{lasting.sum():,} of {many(len(lasting), 'ticker')} trade to the last day. Stocks that failed seem to be "
             "missing, which flatters every policy that buys: champion, random pickers and benchmark alike."

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from data.loader import read_universe
 from data.record import record_market
+from data.universe import read_universe
 from environment.account import Account
 from environment.benchmark import benchmark_weights
 from environment.portfolio import Portfolio
