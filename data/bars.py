@@ -281,9 +281,13 @@ def _numbers(column: pa.Array) -> Float64Array:
 
 
 def _sectors(column: pa.Array) -> Float64Array:
-    """Return numbers of sectors; of a name always the same one, whatever else the file has."""
     if _is_number(column.type):
         return _numbers(column)
     texts, codes = _encoded(column)
-    numbers = [zlib.crc32(text.encode()) % 2**23 if text else np.nan for text in texts]  # float32 holds these exactly
-    return np.array(numbers, dtype=np.float64)[codes]
+    return sector_numbers(texts)[codes]
+
+
+def sector_numbers(names: Sequence[str]) -> Float64Array:
+    """Return numbers of sectors; of a name always the same one, whatever else the file has, NaN of an empty one."""
+    numbers = [zlib.crc32(name.encode()) % 2**23 if name else np.nan for name in names]  # float32 holds these exactly
+    return np.array(numbers, dtype=np.float64)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from data.bars import SECTOR, sector_numbers
 from data.prepare.files import Table, read_table
 from data.prepare.layout import (
     BLANKS,
@@ -84,7 +85,11 @@ def further_columns(
         if not names[0] or names[0].startswith("unnamed") or (is_adjusted_bar(title) and not is_wanted):
             continue  # the index of a table, or a level that knows later splits and dividends
         name = next(one for one in names if (is_wanted or one not in taken) and one not in columns)
-        if (values := _numbers_in(table.cells[place], title, table, choices)) is not None:
+        values, cell = _numbers_in(table.cells[place], title, table, choices), table.cells[place]
+        if values is None and name == SECTOR and isinstance(cell, str):
+            names_of_sectors = [text.strip() for text in cell.split("\n")]
+            values = sector_numbers(["" if text.casefold() in BLANKS else text for text in names_of_sectors])
+        if values is not None:
             if not is_wanted and _names_the_future(title):
                 raise UnclearFileError(
                     f"column {title!r} is named as values of the future are: leave it out, --columns "

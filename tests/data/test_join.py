@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.bars import sector_numbers
 from data.loader import StockDataLoader
 from data.prepare.prepare import prepare
 from main import main
@@ -33,15 +34,16 @@ def own(rows: pd.DataFrame, name: str, ticker: str = "A") -> list[float]:
 
 
 def test_further_numbers_are_kept_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = bars().assign(**{"Mkt Cap (USD)": "1,234.5", "P/E": np.nan, "sector": "x", "Shares": 7})
-    source.loc[0, "P/E"] = 12.5
+    source = bars().assign(**{"Mkt Cap (USD)": "1,234.5", "P/E": np.nan, "Sector": "x", "Shares": 7, "Note": "y"})
+    source.loc[0, "P/E"], source.loc[source["ticker"] == "B", "Sector"] = 12.5, "n/a"
     words = ["prepare", str(written(tmp_path / "source.csv", source)), str(tmp_path / "bars.parquet"), "--overwrite"]
     assert main(words) == 0
     rows = pd.read_parquet(tmp_path / "bars.parquet")
-    assert list(rows.columns[7:]) == ["mkt_cap_usd", "p_e", "shares"]
+    assert list(rows.columns[7:]) == ["mkt_cap_usd", "p_e", "sector", "shares"]
+    assert set(own(rows, "sector")) == {*sector_numbers(["x"])} and np.isnan(own(rows, "sector", "B")).all()
     assert set(rows["mkt_cap_usd"]) == {1234.5} and rows["p_e"].notna().sum() == 1 and rows["p_e"][0] == 12.5
     shown = capsys.readouterr().out
-    assert "further columns, with their coverage: mkt_cap_usd 100.0%, p_e 0.8%, shares 100.0%" in shown
+    assert "further columns, with their coverage: mkt_cap_usd 100.0%, p_e 0.8%, sector 50.0%, shares 100.0%" in shown
     for keep, left in (("shares", ["shares"]), ("none", [])):
         assert main([*words, "--keep", keep]) == 0
         assert list(pd.read_parquet(tmp_path / "bars.parquet").columns[7:]) == left
