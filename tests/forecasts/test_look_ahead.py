@@ -111,7 +111,9 @@ def test_values_that_never_change_are_missing_or_few_tell_nothing(prices: Panel)
     few = past(prices[1], 1)[:100, :2]
     for values, some in ((constant, prices), (constant * np.nan, prices), (few, (prices[1][:100, :2],) * 2)):
         assert found(values, some).reason == "" and found(values, some).warning == ""
-    assert "persistence is nan" in found(constant * np.nan, prices).sentence
+    monthly = np.where(np.arange(DAYS)[:, None] % 21 == 0, past(prices[1], 1), np.nan)
+    for values, is_told in ((constant * np.nan, False), (monthly, False), (constant, True)):
+        assert ("their persistence is" in found(values, prices).sentence) == is_told
 
 
 def test_what_holds_the_future_is_named() -> None:

@@ -221,4 +221,6 @@ def test_returns_ahead_are_those_of_opens_and_the_clearest_horizon_is_that_of_th
         assert np.isfinite(returns).all(axis=1).sum() == min(280, 300 - 11 - sessions)
     found = rank_coefficients(score[10:290], ahead)
     assert clearest(found) == 5 and found[5].mean > 0.15 > abs(found[1].mean)
+    score[12:290] = np.nan
+    assert clearest(rank_coefficients(score[10:290], ahead)) is None, "two days of 280 tell nothing"
     assert clearest({}) is None

@@ -90,6 +90,19 @@ def test_scores_of_judged_days_alone_are_held_too(market: TradedMarket) -> None:
     assert np.abs(found.equity["late"] / found.equity["equal weight"] - 1).max() > 1e-3
 
 
+def test_scores_stand_until_the_next_day_that_has_any(market: TradedMarket) -> None:
+    """Of every 21st session alone, they are held as the same ones of each day; a gap within a day's row stays one."""
+    wide = drift(market.market.wide(market.market.investable_columns))
+    wide.iloc[:, 1] = np.nan
+    monthly = wide.iloc[::21]
+    daily = monthly.reindex(wide.index, method="ffill")
+    found = judge(market, {"monthly": monthly, "daily": daily, "fresh": wide}, judging=QUICK)
+    np.testing.assert_array_equal(found.equity["monthly"], found.equity["daily"])
+    assert np.abs(found.equity["monthly"] / found.equity["fresh"] - 1).max() > 1e-3
+    ranked = [found.evaluations[name].coefficients[name][1].days for name in ("monthly", "daily")]
+    assert 10 * ranked[0] < ranked[1], "what scores tell is told by the days that have any"
+
+
 def test_a_function_is_the_frame_that_it_returns(market: TradedMarket) -> None:
     stocks = market.market.investable_columns
     found = judge(market, {"code": short_drift, "frame": short_drift(market.market.wide(stocks))}, judging=QUICK)
@@ -419,7 +432,9 @@ def test_a_judgement_hands_on_frames_and_shows_itself_in_few_lines(market: Trade
     signed.attrs["returns"] = "weights"
     found = judge(market, {"scores": short_drift, "pairs": signed}, judging=QUICK)
     returns = found.returns["pairs"]
-    traded = found.table.loc[found.table.index.isin(found.returns.columns) & (found.table["volatility"] > 0)]
+    assert {*found.returns.columns} == {*found.table.index}
+    is_mean = found.table.index.str.startswith("random picker")  # a row has the mean measures, a curve is the mean
+    traded = found.table.loc[~is_mean & (found.table["volatility"] > 0)]
     for name, row in traded.iterrows():
         daily = found.returns[name]
         assert empyrical.sharpe_ratio(daily) == pytest.approx(row["sharpe"])

@@ -273,7 +273,7 @@ def _score_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
         for sessions in DECAY:
             one = found.get(sessions)
             row |= {many(sessions, "session"): one and one.mean, f"t {sessions}": number(one.t if one else None, 1)}
-        rows.append(row | {"Days": found[DECAY[0]].days if found else None})
+        rows.append(row | {"Days": max((one.days for one in found.values()), default=None)})
     return rows
 
 

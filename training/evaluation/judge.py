@@ -56,7 +56,8 @@ VARIANTS = (
     "cannot know of others, and days to which a policy was fitted prove nothing."
 )
 UNAUDITED = (
-    "Orders of a file cannot be audited: a fill's own day as their date, or a model that saw the judged days, flatters."
+    "Orders of a file cannot be audited: a model that saw the judged days flatters, and so does, without prices, the "
+    "day of a fill as that of its order."
 )
 BESIDE = (EQUAL, LIGHTGBM)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
@@ -165,9 +166,12 @@ class Evaluation:
         """Say that another portfolio was judged than the policy asked for, or what was left out of it, or that it is
         some baseline in disguise; else empty."""
         said = [self.played.asked.warning] if self.played.asked else []
-        name, share = min(self.played.active_share.items(), key=lambda one: one[1], default=("", 1.0))
-        if share < DISGUISE and self.judged != CHAMPION:
-            said.append(f"It is {name} to within {100 * share:.1f}% of the equity.")
+        shares = self.played.active_share
+        # Of several that are alike, a rule that follows nothing among them, the plain one tells most.
+        near = [name for name in (self.played.benchmark, *sorted(shares, key=shares.__getitem__)) if name in shares]
+        name = next((one for one in near if shares[one] < DISGUISE), None)
+        if name and self.judged != CHAMPION:
+            said.append(f"It is {name} to within {100 * shares[name]:.1f}% of the equity.")
         return " ".join(said).strip()
 
     @property

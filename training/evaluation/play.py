@@ -193,8 +193,10 @@ class Asked:
             f"Turnover asked {self.turnover:.1f} a year, done {self.done:.1f}; on the mean day {self.gap:.1%} of the "
             "equity was elsewhere than asked."
         )
-        large = (one for one in self.lapses if one.turnover >= _SHOWN)
+        large = [one for one in self.lapses if one.turnover >= _SHOWN]
         why = "; ".join(f"{one.reason} ({many(one.orders, 'order')}, {one.turnover:.2f} a year)" for one in large)
+        if small := [f"{one.reason} ({one.orders:,})" for one in self.lapses if one.turnover < _SHOWN]:
+            why += f"; for less {', '.join(small)}" if large else ""
         return f"{told} Why, counted anew each day: {why}." if why else told
 
     @property

@@ -6,6 +6,7 @@ scores of different days are alike just as far as their windows overlap. A forec
 small part of the returns: where its correlation with later sessions lasts, its scores are far more alike than that.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -104,12 +105,13 @@ class LookAhead:
     @property
     def sentence(self) -> str:
         """Return what was found in words, with what it cannot show."""
+        is_daily = math.isfinite(self.persistence)
+        persistence = f"; their persistence is {self.persistence:.2f} a day" if is_daily else ""
         return (
             f"Scores without code cannot be audited, only looked at beside the future: their rank IC is at most "
             f"{abs(self.session.ic):.3f} with one of the next {LONGEST} sessions, and {abs(self.window.ic):.3f} with "
-            f"{self.window} after their day; their persistence is {self.persistence:.2f} a day. A model that was "
-            "fitted to the judged days, stocks that were chosen in hindsight, and a leak as weak as honest skill "
-            "cannot be seen in this way."
+            f"{self.window} after their day{persistence}. A model that was fitted to the judged days, stocks that were "
+            "chosen in hindsight, and a leak as weak as honest skill cannot be seen in this way."
         )
 
 
@@ -166,7 +168,8 @@ def _look(values: Mapping[str, Float64Array], grids: Float64Array) -> dict[str, 
     found = dict[str, LookAhead]()
     for name, one in x.items():
         most = MOST_IC if one.shape[1] > 1 else MOST_IN_TIME
-        found[name] = LookAhead(session[name], window[name], _is_label(one, grids, window[name]), likeness[name], most)
+        is_label, is_daily = _is_label(one, grids, window[name]), np.isfinite(one[1:] + one[:-1]).any()
+        found[name] = LookAhead(session[name], window[name], is_label, likeness[name] if is_daily else math.nan, most)
     return found
 
 

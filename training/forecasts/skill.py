@@ -16,7 +16,7 @@ HORIZONS = (1, 5, 20)
 """Sessions from the next open on over which returns are looked at."""
 DECAY = (1, 2, 3, 5, 10, 20)
 """The same where it is shown how long scores tell of returns."""
-_LEAST_STOCKS = 3
+_LEAST_STOCKS, _LEAST_SHARE = 3, 0.02
 _NO_VARIATION = 1e-12
 
 
@@ -91,7 +91,8 @@ def returns_ahead(open_: Float64Array, days: slice, sessions: int) -> Float64Arr
 def rank_coefficients(scores: Float64Array, ahead: Mapping[int, Float64Array]) -> dict[int, Coefficient]:
     """Return the rank correlations of (days, n) scores with the returns over some numbers of sessions, by these."""
     found = {sessions: summed_up(rank_correlation(scores, returns), sessions) for sessions, returns in ahead.items()}
-    return {sessions: one for sessions, one in found.items() if one is not None}
+    least = _LEAST_SHARE * len(scores)  # scores that hardly ever differ tell nothing
+    return {sessions: one for sessions, one in found.items() if one is not None and one.days >= least}
 
 
 def clearest(coefficients: Mapping[int, Coefficient]) -> int | None:

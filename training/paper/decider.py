@@ -22,6 +22,7 @@ from training.policies.accounts import (
     require_weights,
     rule_of,
     rule_text,
+    standing,
     table_of,
     values_of_function,
 )
@@ -89,8 +90,9 @@ class OwnPolicy:
             require_weights(name, values)
             return cls(name, function, {}, source)
         tuning = Tuning.of(market, Portfolio.on(market, rules, benchmark=benchmark))
-        rule = rule_of(name, values, tuning, market.dates, slice(None))
-        logger.info("%s", rule_text(name, rule, values))
+        scores = standing(values)
+        rule = rule_of(name, scores, tuning, market.dates, slice(None))
+        logger.info("%s", rule_text(name, rule, scores))
         return cls(name, function, {number: float(getattr(rule, number)) for number in NUMBERS}, source)
 
     @classmethod
@@ -117,7 +119,7 @@ class OwnPolicy:
         if is_weights(self.function):
             require_weights(self.name, values)
             return GivenWeights(values)
-        return BandRule(values, **self.numbers).policy(torch.from_numpy(relative_risk(market.close)))
+        return BandRule(standing(values), **self.numbers).policy(torch.from_numpy(relative_risk(market.close)))
 
 
 Decider = Champion | OwnPolicy

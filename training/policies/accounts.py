@@ -80,8 +80,9 @@ def account_of_table(
         return _with_asked(played, how=f"Target weights, held as they are given{borrowed * needs_credit}.", notes=notes)
     begun = list[str]()
     if hold is None:
-        rule = rule_of(name, table, setup.tuning, market.dates, setup.judged)
-        how = rule_text(name, rule, table)
+        scores = standing(table)
+        rule = rule_of(name, scores, setup.tuning, market.dates, setup.judged)
+        how = rule_text(name, rule, scores)
         followed: Policy = rule.policy(setup.tuning.risk)
     else:
         how = f"{name}: equal weights of the {many(hold, 'stock')} with the best scores, anew on each day with scores."
@@ -239,6 +240,13 @@ def best_of(scores: Float64Array, count: int, can_be_bought: NDArray[np.bool_]) 
     is_held = (rank < count) & np.isfinite(known)
     held = is_held.sum(axis=1, keepdims=True)
     return np.where(held > 0, is_held / np.maximum(held, 1), np.nan)
+
+
+def standing(scores: Float64Array) -> Float64Array:
+    """Return (days, n) scores that stand until the next day that has any: a day without one has those of before."""
+    has_some = np.isfinite(scores).any(axis=1)
+    last = np.maximum.accumulate(np.where(has_some, np.arange(len(scores)), -1))
+    return np.where(last[:, None] >= 0, scores[last], np.nan)
 
 
 def rule_of(name: str, scores: Float64Array, tuning: Tuning, dates: NDArray[np.datetime64], days: slice) -> BandRule:

@@ -111,8 +111,7 @@ class Judgement:
         rows = dict[str, dict[str, float | None]]()
         for name, evaluation in self.evaluations.items():
             for policy, measures in evaluation.policies.items():
-                is_own = policy in (RANDOM, NEXT_CLOSE) and len(self.evaluations) > 1
-                label = f"{policy}, {name}" if is_own else policy
+                label = self._label(policy, name)
                 ranks = evaluation.coefficients.get(policy, {})
                 if policy == name or label not in rows:  # beside others it is shown without its scores
                     values = {key: one.value for key, one in measures.items()}
@@ -124,11 +123,17 @@ class Judgement:
 
     @cached_property
     def equity(self) -> pd.DataFrame:
-        """Equity, days by policies; of random pickers the mean of the first's."""
-        curves, evaluations = dict[str, Any](), [*self.evaluations.values()]
-        for one in evaluations:
-            curves |= {name: equity for name, equity in one.equity.items() if name not in curves}
-        return pd.DataFrame(curves, index=pd.DatetimeIndex(evaluations[0].dates, name="date"))
+        """Equity, days by policies, under the names of `table`; of random pickers the mean."""
+        curves = dict[str, Any]()
+        for name, one in self.evaluations.items():
+            for policy, equity in one.equity.items():
+                curves.setdefault(self._label(policy, name), equity)
+        [first, *_] = self.evaluations.values()
+        return pd.DataFrame(curves, index=pd.DatetimeIndex(first.dates, name="date"))
+
+    def _label(self, policy: str, judged: str) -> str:
+        """Return the name of a row: of what follows a judged policy, beside others, with that one's."""
+        return f"{policy}, {judged}" if policy in (RANDOM, NEXT_CLOSE) and len(self.evaluations) > 1 else policy
 
     @property
     def returns(self) -> pd.DataFrame:
