@@ -39,7 +39,9 @@ from training.evaluation.baselines import (
 from training.evaluation.compared import Baselines, PlayedPolicies, at_costs, replay
 from training.evaluation.measures import estimates
 from training.evaluation.play import (
+    Asked,
     EvaluationSetup,
+    Lapse,
     Played,
     account_of_agent,
     play_held,
@@ -276,3 +278,12 @@ def test_biases_of_the_data_are_told_with_the_setting_that_mends_them() -> None:
         "Chosen in hindsight" in replace(plain, market=one).biases for one in (whole, plain.market, all_whole)
     ]
     assert are_chosen == [True, False, False], "a list of whole stocks among others"
+
+
+def test_all_reasons_are_named_the_small_ones_last() -> None:
+    """Three orders without a bar may be all that differs, though they are hardly any turnover."""
+    large, small = Lapse("cash", 1183, 0.01), Lapse("no bar at the close", 3, 0.0001)
+    assert Asked(3.7, 3.7, 0.0, [large, small]).sentence.endswith(
+        "cash (1,183 orders, 0.01 a year); with less turnover no bar at the close (3 orders)."
+    )
+    assert "Why" not in Asked(3.7, 3.7, 0.0, [small]).sentence

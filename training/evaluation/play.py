@@ -195,8 +195,8 @@ class Asked:
         )
         large = [one for one in self.lapses if one.turnover >= _SHOWN]
         why = "; ".join(f"{one.reason} ({many(one.orders, 'order')}, {one.turnover:.2f} a year)" for one in large)
-        if small := [f"{one.reason} ({one.orders:,})" for one in self.lapses if one.turnover < _SHOWN]:
-            why += f"; for less {', '.join(small)}" if large else ""
+        small = [f"{one.reason} ({many(one.orders, 'order')})" for one in self.lapses if one.turnover < _SHOWN]
+        why += f"; with less turnover {', '.join(small)}" if large and small else ""
         return f"{told} Why, counted anew each day: {why}." if why else told
 
     @property
