@@ -106,7 +106,7 @@ class Evidence:
     def headline(self) -> str:
         """Return in a few words whether there is an edge, and what follows from it."""
         edges = {"significant": "EDGE", "weak": "WEAK EVIDENCE OF AN EDGE"}
-        return f"{edges.get(self.strength, 'NO EDGE FOUND')}: {self.followed}"
+        return f"{edges.get(self.strength, 'NO SIGNIFICANT EDGE')}: {self.followed}"
 
     @property
     def sentence(self) -> str:

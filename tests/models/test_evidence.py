@@ -103,7 +103,7 @@ def test_where_nothing_is_known_nothing_is_believed(daily: np.ndarray) -> None:
         (0.0009, 0.4, "EDGE: 40% of the differences between scores are believed"),
         (0.001, 0.1, "WEAK EVIDENCE OF AN EDGE: 10% of the differences between scores are believed"),
         (0.1, 0.0, "WEAK EVIDENCE OF AN EDGE: the benchmark is held"),
-        (0.11, 1.0, "NO EDGE FOUND: scores are followed in full"),
+        (0.11, 1.0, "NO SIGNIFICANT EDGE: scores are followed in full"),
     ],
 )
 def test_the_headline_and_the_sentence(p_value: float, shrink: float, says: str) -> None:
