@@ -175,7 +175,7 @@ class _Screen:
 
 def _gains(autocovariance: Float64Array, cells: int) -> Float64Array:
     """Return the variance of memories over that of what is remembered, (..., half-lives), from their (half-lives, ...)
-    autocovariances at as many sessions, over so many days and stocks; between these autocorrelations are interpolated.
+    autocovariances at lags of as many sessions, over so many cells; autocorrelations are interpolated between the lags.
     Those within three standard errors count as 0: long memories would sum up their errors."""
     correlation = autocovariance / np.maximum(autocovariance[:1], 1e-9)
     correlation[np.abs(correlation) < 3 / np.sqrt(max(cells, 1))] = 0.0

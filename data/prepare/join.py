@@ -85,10 +85,10 @@ def further_columns(
         if not names[0] or names[0].startswith("unnamed") or (is_adjusted_bar(title) and not is_wanted):
             continue  # the index of a table, or a level that knows later splits and dividends
         name = next(one for one in names if (is_wanted or one not in taken) and one not in columns)
-        values, cell = _numbers_in(table.cells[place], title, table, choices), table.cells[place]
+        values = _numbers_in(cell := table.cells[place], title, table, choices)
         if values is None and name == SECTOR and isinstance(cell, str):
-            names_of_sectors = [text.strip() for text in cell.split("\n")]
-            values = sector_numbers(["" if text.casefold() in BLANKS else text for text in names_of_sectors])
+            sectors = (text.strip() for text in cell.split("\n"))
+            values = sector_numbers(["" if text.casefold() in BLANKS else text for text in sectors])
         if values is not None:
             if not is_wanted and _names_the_future(title):
                 raise UnclearFileError(

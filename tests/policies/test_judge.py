@@ -340,6 +340,8 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
         ("--weights", "mine.csv", f"{SCORES}2000-06-05,S000,1\n", "a column weight in"),
         ("--weights", "mine.csv", "date,symbl,weight\n2000-06-05,S000,1\n", "got date, symbl, weight"),
         ("--weights", "mine.csv", "date,S000\n2000-06-05,high\n", "numbers in"),
+        ("--weights", "mine.csv", "date,S000\n2000-06-05,0.1\n2000-06-05,0.2\n", "got two of S000 on 2000-06-05"),
+        ("--weights", "mine.csv", "date\n2000-06-05\n", "date, ticker and one of score and weight"),
         ("--weights", "mine.csv", ",AAPL\n2000-06-05,1\n", "for days and tickers of the data"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,AAPL,1\n", "for days and tickers of the data"),
         ("--trades", "mine.csv", "", "expected a CSV or parquet file of trades"),

@@ -166,11 +166,10 @@ class Evaluation:
         """Say that another portfolio was judged than the policy asked for, or what was left out of it, or that it is
         some baseline in disguise; else empty."""
         said = [self.played.asked.warning] if self.played.asked else []
-        shares = self.played.active_share
-        # Of several that are alike, a rule that follows nothing among them, the plain one tells most.
-        near = [name for name in (self.played.benchmark, *sorted(shares, key=shares.__getitem__)) if name in shares]
-        name = next((one for one in near if shares[one] < DISGUISE), None)
-        if name and self.judged != CHAMPION:
+        shares, plain = self.played.active_share, self.played.benchmark
+        # A rule that follows nothing is the benchmark, too, which tells more.
+        name = plain if shares.get(plain, 1.0) < DISGUISE else min(shares, key=shares.__getitem__, default=plain)
+        if shares.get(name, 1.0) < DISGUISE and self.judged != CHAMPION:
             said.append(f"It is {name} to within {100 * shares[name]:.1f}% of the equity.")
         return " ".join(said).strip()
 

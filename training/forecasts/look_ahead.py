@@ -168,8 +168,7 @@ def _look(values: Mapping[str, Float64Array], grids: Float64Array) -> dict[str, 
     found = dict[str, LookAhead]()
     for name, one in x.items():
         most = MOST_IC if one.shape[1] > 1 else MOST_IN_TIME
-        is_label, is_daily = _is_label(one, grids, window[name]), np.isfinite(one[1:] + one[:-1]).any()
-        found[name] = LookAhead(session[name], window[name], is_label, likeness[name] if is_daily else math.nan, most)
+        found[name] = LookAhead(session[name], window[name], _is_label(one, grids, window[name]), likeness[name], most)
     return found
 
 
@@ -217,8 +216,8 @@ def _error(x: Float64Array, returns: Float64Array) -> float:
 
 
 def _likeness(x: Float64Array, lag: int) -> float:
-    """Return the correlation of values with those of some days before."""
-    return _ic(x[:-lag], x[lag:]) if np.isfinite(x).any() else float("nan")
+    """Return the correlation of values with those of some days before; NaN where no two days are so far apart."""
+    return _ic(x[:-lag], x[lag:]) if np.isfinite(x[:-lag] + x[lag:]).any() else math.nan
 
 
 def _is_label(x: Float64Array, grids: Float64Array, window: Window) -> bool:
@@ -237,7 +236,8 @@ def _is_label(x: Float64Array, grids: Float64Array, window: Window) -> bool:
 
     lags = np.arange(1, length)
     overlap = ic**2 * (1 - lags / length)
-    alike = float(overlap @ np.array([_likeness(x, lag) for lag in lags.tolist()]) / np.square(overlap).sum())
+    likeness = np.nan_to_num([_likeness(x, lag) for lag in lags.tolist()])
+    alike = float(overlap @ likeness / np.square(overlap).sum())
     is_flat = all(_FLAT[0] < share(begin) < _FLAT[1] for begin in (late, late + length - half))
     return is_flat and abs(share(late + length)) < _AFTER and _OVERLAP[0] < alike < _OVERLAP[1]
 

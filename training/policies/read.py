@@ -97,17 +97,13 @@ def read_table(path: Path, holds: str) -> pd.DataFrame:
     Args:
         holds: "scores" or "weights"; rows of scores may be weights.
 
-    Raises DataError for another file, or weights that are called scores.
+    Raises DataError for another file, or scores that are called weights.
     """
     table = read_rows(path, holds)
-    if not {"ticker", "score", "weight"}.intersection(_titled(table).columns):
-        table = table.reset_index() if isinstance(table.index, pd.DatetimeIndex) else table
+    table = table.reset_index() if isinstance(table.index, pd.DatetimeIndex) else table
+    if len(table.columns) > 1 and not {"ticker", "score", "weight"}.intersection(_titled(table).columns):
         first = next((name for name in table.columns if str(name).lower() == "date"), table.columns[0])
-        # As rows, so that dates and numbers are read in one way.
-        rows = table.rename(columns={first: "date"}).melt("date", var_name="ticker", value_name=holds[:-1])
-        table = long_rows(rows, [holds[:-1]], str(path)).pivot(index="date", columns="ticker", values=holds[:-1])
-        table.attrs["returns"] = holds
-        return table
+        table = table.rename(columns={first: "date"}).melt("date", var_name="ticker", value_name=holds[:-1])
     wide = wide_table(table, str(path))
     if holds == WEIGHTS != wide.attrs["returns"]:
         raise DataError(f"expected a column weight in {path}, got score; give scores as --scores {path}")
