@@ -20,6 +20,9 @@ from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
 
 logger = logging.getLogger(__name__)
+_FIRST_MOVES, _LIKE = 252, 3.0
+"""First returns of a column by which it is taken for a stock, and the factor by which their size may differ from that
+of stocks that may be bought."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Market:
     """(days, columns) further columns of the data by name, NaN where unknown."""
     features: tuple[Feature, ...] = ()
     """What agents may read besides past returns."""
+    alike: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Columns that move about as much as stocks that may be bought, and are taken for stocks."""
     own_features: str = ""
     """Hash of the file of own features; empty without one."""
     own_names: tuple[str, ...] = ()
@@ -55,6 +60,11 @@ class Market:
     def close(self) -> NDArray[np.float32]:
         """(days, investable) closes, NaN where there is no bar."""
         return self.data_array[:, self.investable_columns, CLOSE]
+
+    @property
+    def stock_columns(self) -> NDArray[np.int64]:
+        """Columns that inputs compare and formulas learn from: those that may be bought, then others like them."""
+        return np.concatenate((self.investable_columns, np.setdiff1d(self.alike, self.investable_columns)))
 
     def wide(self, columns: NDArray[np.int64] | None = None, stop: int | None = None) -> WideBars:
         """Return the bars of some columns, by default all, up to a day, that one excluded."""
@@ -129,7 +139,23 @@ def with_features(market: Market) -> Market:
         if one.form != "past" and _is_event(market.columns[one.name][days, market.investable_columns])
         for feature in event_features(one.name)
     ]
-    return replace(market, features=(*built_in, *of_user, *of_events))
+    return replace(market, features=(*built_in, *of_user, *of_events), alike=_alike(market))
+
+
+def _alike(market: Market) -> NDArray[np.int64]:
+    """Return the columns that move about as much as the stocks that may be bought: no currencies, no rates.
+
+    First returns tell, so that a longer file has the same ones.
+    """
+    size = np.array([_usual_move(close) for close in market.data_array[..., CLOSE].T])
+    usual = np.median(size[market.investable_columns])
+    return np.flatnonzero((size < usual * _LIKE) & (size > usual / _LIKE))
+
+
+def _usual_move(close: NDArray[np.float32]) -> float:
+    """Return the median size of the first log returns of a column; 0 where there is none."""
+    moves = np.abs(np.diff(np.log(close[np.isfinite(close)].astype(np.float64))))
+    return float(np.median(moves[moves > 0][:_FIRST_MOVES])) if (moves > 0).any() else 0.0
 
 
 def _is_event(values: NDArray[np.float32]) -> bool:

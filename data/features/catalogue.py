@@ -16,7 +16,7 @@ import pandas as pd
 from data.features.nine import MACD, MACD_SIGNAL, PERCENT_TO_MA20, RSI, TRIX
 from data.features.wide import WideBars
 
-Form = Literal["level", "rank", "past", "relative"]
+Form = Literal["level", "rank", "past", "relative", "scaled"]
 Values = Callable[[WideBars], pd.DataFrame]
 """From bars of some stocks to (days, stocks); a stock's values depend on its own bars only, unless it reads all."""
 _WEEK, _MONTH, _QUARTER = 5, 21, 63
@@ -32,6 +32,7 @@ class Feature:
     """Features of a group are seen together, or not, by an agent's networks."""
     unit: str
     form: Form
+    """See `data.features.forms`; of what is `scaled` some days count for more, see `data.features.grammar`."""
     of: Values
     needs_volume: bool = False
     reads_all: bool = False

@@ -198,20 +198,22 @@ def feature_of(market: Market, name: str) -> Feature:
 
 
 class StockBars:
-    """Bars of the stocks that may be bought before a day: in blocks, for frames of a large market are large."""
+    """Bars of a market's stocks before a day: in blocks, for frames of a large market are large."""
 
-    def __init__(self, market: Market, stop: int) -> None:
-        self.stocks, self.stop = market.investable_columns, stop
-        self.whole = market.wide(self.stocks, stop)
-        self.blocks = [market.wide(self.stocks[block], stop) for block in stock_blocks(stop, len(self.stocks))]
+    def __init__(self, market: Market, stop: int, count: int | None = None) -> None:
+        """Take the first of its stocks, by default those that may be bought; each is seen beside all of them."""
+        self.count, self.stop = len(market.investable_columns) if count is None else count, stop
+        self.whole = market.wide(market.stock_columns, stop)
+        blocks = stock_blocks(stop, self.count)
+        self.blocks = [market.wide(market.stock_columns[: self.count][block], stop) for block in blocks]
 
 
 def values_from(feature: Feature, bars: StockBars) -> Float32Array:
     """Return the (days, n) values of a feature, NaN where there is none."""
-    values, last = np.empty((bars.stop, len(bars.stocks)), dtype=np.float32), 0
+    values, last = np.empty((bars.stop, bars.count), dtype=np.float32), 0
     for some in [bars.whole] if feature.reads_all else bars.blocks:
-        first, last = last, last + len(some.tickers)
+        first, last = last, min(last + len(some.tickers), bars.count)
         with np.errstate(all="ignore"):
-            values[:, first:last] = feature.of(some).to_numpy(np.float32)
+            values[:, first:last] = feature.of(some).to_numpy(np.float32)[:, : last - first]
     values[~np.isfinite(values)] = np.nan
     return values

@@ -12,7 +12,7 @@ leaves. Quiet cells count for more (weighted least squares), and a formula for l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ import numpy as np
 from data.features.grammar import Formula, Quantities, later
 from data.features.screen import Targets, screened
 from data.market import Market
-from utils.arrays import BoolArray, Float32Array, Float64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
 FORECASTS = 2
 """Of the next session, and of the next 20."""
@@ -52,15 +52,13 @@ class Formulas:
         """Search by each of some sets of days.
 
         Args:
-            returns: (2, days, n) percent of the next session and of the next 20, less their means over the stocks; NaN
-                where not known.
+            returns: (2, days, stocks) percent of the next session and of the next 20, less their means over all stocks
+                of the market; NaN where not known.
             learned: (days,) each, on which returns may be read.
         """
-        days = returns.shape[1]
-        step = 1 + market.close[:days].size // _CELLS
-        some = replace(market, investable_columns=market.investable_columns[::step])
-        table = Quantities(some, days)
-        y = Targets.of(returns[..., ::step], np.stack(learned), table.deviation)
+        taken = _taken(market, days := returns.shape[1])
+        table = Quantities(market, days, taken)
+        y = Targets.of(returns[..., taken], np.stack(learned), table.deviation)
         shortlist = screened(table, y) if table.names else [list[Formula]() for _ in learned]
         scores = [dict[Formula, float]() for _ in learned]
         for formula in dict.fromkeys(one for formulas in shortlist for one in formulas):
@@ -103,7 +101,7 @@ class Formulas:
         """Return (2, days, n) forecasts on some days, in deviations."""
         days = slice(*days.indices(len(market.dates)))
         forecasts = np.zeros((FORECASTS, days.stop - days.start, len(market.investable_columns)), dtype=np.float32)
-        table = Quantities(market, days.stop)
+        table = Quantities(market, days.stop, slice(forecasts.shape[2]))
         for formula, loadings in zip(self.formulas, self.loadings, strict=True):
             values = formula.of(table)[days]
             for forecast, loading, scale in zip(forecasts, loadings, self.scale, strict=True):
@@ -124,6 +122,14 @@ class Formulas:
         """Restore what `state` gave."""
         loadings = tuple(tuple(each) for each in state["loadings"])
         return cls(tuple(Formula(*one) for one in state["formulas"]), loadings, tuple(state["scale"]))
+
+
+def _taken(market: Market, days: int) -> Int64Array:
+    """Return the stocks by which formulas are searched: those that may be bought, then others, up to some cells."""
+    most, bought = max(1, _CELLS // days), len(market.investable_columns)
+    others = np.arange(bought, len(market.stock_columns))
+    own = np.arange(bought)[:: 1 + bought // most]
+    return np.concatenate((own, others[: most - len(own)]))
 
 
 def _score(formula: Formula, values: Float32Array, y: Float32Array, learned: BoolArray) -> float:

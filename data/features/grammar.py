@@ -12,8 +12,9 @@ import scipy  # submodules, which take a second to import, are loaded when they 
 
 from data.features.bank import apart, has_return, log_returns
 from data.features.forms import StockBars, feature_of, values_from
+from data.features.nine import CLOSE
 from data.market import Market
-from utils.arrays import BoolArray, Float32Array, Float64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
 SCALES = ("", "own")
 """Deviations over the stocks of the day; of the stock's own past."""
@@ -82,10 +83,12 @@ class Formula(NamedTuple):
 
 @dataclass(frozen=True)
 class Quantities:
-    """What formulas are made of, of a market before a day: (days, n) in deviations over the stocks of the day."""
+    """What formulas are made of, of a market before a day: (days, stocks) in deviations over the stocks of the day."""
 
     market: Market
     stop: int
+    taken: slice | Int64Array = field(default_factory=lambda: slice(None))
+    """Stocks of which there are values, beside all: places among the market's."""
     _known: dict[str, Float32Array] = field(default_factory=dict)
 
     @cached_property
@@ -101,8 +104,12 @@ class Quantities:
 
     def __getitem__(self, name: str) -> Float32Array:
         if name not in self._known:
-            values = np.where(self.has_bar, values_from(feature_of(self.market, name), self._bars), np.float32(np.nan))
-            self._known[name] = _deviations(values, _events(values) if name in self.market.columns else 0.0)
+            has_bar = np.isfinite(self._close)
+            feature = feature_of(self.market, name)
+            values = np.where(has_bar, values_from(feature, self._bars), np.float32(np.nan))
+            self._known[name] = _deviations(values, "event" if name in self.market.columns else feature.form)[
+                :, self.taken
+            ]
         return self._known[name]
 
     def scaled(self, name: str, scale: str) -> Float32Array:
@@ -118,8 +125,9 @@ class Quantities:
     @cached_property
     def states(self) -> Float32Array:
         """(4, days) always 1, and whether each state holds."""
-        market = pd.Series(self.returns.sum(axis=1) / np.maximum(self.has_bar.sum(axis=1), 1))
-        spread = pd.DataFrame(self.returns).where(self.has_bar).std(axis=1, ddof=0)
+        returns, has_bar = log_returns(self._close), np.isfinite(self._close)
+        market = pd.Series(returns.sum(axis=1) / np.maximum(has_bar.sum(axis=1), 1))
+        spread = pd.DataFrame(returns).where(has_bar).std(axis=1, ddof=0)
         usual = {"min_periods": _TWO_WEEKS}
         holds = (
             market.rolling(_TWO_WEEKS).std() > 1.1 * market.rolling(_YEAR, **usual).std(),
@@ -135,51 +143,55 @@ class Quantities:
     @cached_property
     def deviation(self) -> Float32Array:
         """(days, n) deviations of the returns of each stock, apart from the market's, over the mean one."""
-        own = np.where(has_return(self.close), apart(np.where(self.has_bar, self.returns, np.nan)), np.nan)
+        returns = apart(np.where(np.isfinite(self._close), log_returns(self._close), np.nan))
+        own = np.where(has_return(self._close), returns, np.nan)[:, self.taken]
         square = pd.DataFrame(own**2).ewm(halflife=_RISK_HALF_LIFE, min_periods=_WEEK).mean().bfill().to_numpy()
         known = np.log(np.where(square > 0, square, np.nan)) / 2
         relative = np.exp(known - np.nanmean(known)) if np.isfinite(known).any() else np.ones_like(known)
         return np.nan_to_num(relative, nan=1.0).clip(*_RISKS).astype(np.float32)
 
     @cached_property
-    def close(self) -> Float32Array:
-        """(days, n), NaN without a bar."""
-        return self.market.close[: self.stop]
-
-    @cached_property
     def has_bar(self) -> BoolArray:
         """(days, n)."""
-        return np.isfinite(self.close)
+        return np.isfinite(self._close[:, self.taken])
 
     @cached_property
-    def returns(self) -> Float64Array:
-        """(days, n) log returns."""
-        return log_returns(self.close)
+    def _close(self) -> Float32Array:
+        """(days, stocks) of all, NaN without a bar."""
+        return self.market.data_array[: self.stop, self.market.stock_columns, CLOSE]
 
     @cached_property
     def _bars(self) -> StockBars:
-        return StockBars(self.market, self.stop)
+        return StockBars(self.market, self.stop, len(self.market.stock_columns))
 
 
-def _deviations(values: Float32Array, least: Float64Array | float) -> Float32Array:
-    """Return (days, n) values in deviations over the stocks of the day, at least of some size; 0 where there is none.
+def _deviations(values: Float32Array, form: str) -> Float32Array:
+    """Return (days, n) values in deviations over the stocks of the day; 0 where there is none.
 
-    Args:
-        least: (days, 1).
+    Of what is `scaled`, larger on some days than on others, they are those over the stocks of all days so far; of an
+    `event`, of which most values are 0, those over all events so far where these are larger.
     """
     relative, known = np.nan_to_num(apart(values)), np.isfinite(values)
-    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
-    spread = np.maximum(np.sqrt((relative**2).sum(axis=1, keepdims=True) / count), least)
+    spread = _root_mean_square(relative, known, so_far=form == "scaled")
+    if form == "event":
+        is_event = known & (values != 0)
+        so_far = _root_mean_square(np.nan_to_num(values), is_event, so_far=True)
+        is_rare = 2 * is_event.sum(axis=1, keepdims=True).cumsum(axis=0) < known.sum(axis=1, keepdims=True).cumsum(
+            axis=0
+        )
+        spread = np.maximum(spread, np.where(is_rare, so_far, 0.0))
     scaled = np.divide(relative, spread, out=np.zeros_like(relative), where=spread > 1e-12)
     return np.asarray(scaled.clip(-_LARGEST, _LARGEST), dtype=np.float32)
 
 
-def _events(values: Float32Array) -> Float64Array:
-    """Return the (days, 1) root mean squares of (days, n) values so far that are not 0, if most are; else 0."""
-    known = np.isfinite(values)
-    square = np.where(known, values, 0.0).astype(np.float64) ** 2
-    total, events, count = (part.sum(axis=1, keepdims=True).cumsum(axis=0) for part in (square, square > 0, known))
-    return np.where(2 * events < count, np.sqrt(total / np.maximum(events, 1)), 0.0)
+def _root_mean_square(values: Float32Array, known: BoolArray, *, so_far: bool) -> Float64Array:
+    """Return the (days, 1) root mean squares of (days, n) values, 0 where not known, of each day or of all days so
+    far."""
+    square = (values.astype(np.float64) ** 2).sum(axis=1, keepdims=True)
+    count = known.sum(axis=1, keepdims=True)
+    if so_far:
+        square, count = square.cumsum(axis=0), count.cumsum(axis=0)
+    return np.asarray(np.sqrt(square / np.maximum(count, 1)))
 
 
 def formed(values: Float32Array, form: str, by: Float32Array | None) -> Float32Array:

@@ -137,7 +137,7 @@ class TradeInputs:
 
     def fit_formulas(self, market: Market, days: slice, learned: Sequence[BoolArray]) -> list[Formulas]:
         """Search formulas by each of some sets of (days,) on which the next returns of these days may be read."""
-        returns = np.full((2, days.stop, len(market.investable_columns)), np.nan)
+        returns = np.full((2, days.stop, len(market.stock_columns)), np.nan)
         returns[:, days] = next_returns(market, days)
         return Formulas.fit(market, returns, [known[: days.stop] for known in learned])
 
@@ -220,8 +220,8 @@ class TradeInputs:
 
 def next_returns(market: Market, days: slice) -> Float64Array:
     """Return the log returns of some days from the next open to the one after it, and over 20 sessions, less their
-    means over the stocks: (2, days, n) percent, NaN where one is missing or lies after these days."""
-    log_open = np.log(market.data_array[days, market.investable_columns, OPEN].astype(np.float64))
+    means over the stocks: (2, days, stocks) percent, NaN where one is missing or lies after these days."""
+    log_open = np.log(market.data_array[days, market.stock_columns, OPEN].astype(np.float64))
     returns = np.full((2, *log_open.shape), np.nan)
     for place, sessions in enumerate((1, SESSIONS)):
         returns[place, : -sessions - 1] = 100 * (log_open[sessions + 1 :] - log_open[1:-sessions])

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from data.features.catalogue import CATALOGUE, LIBRARY, Feature, Values, money
+from data.features.catalogue import CATALOGUE, LIBRARY, Feature, Form, Values, money
 from data.features.peers import peers_returns
 from data.features.wide import WideBars
 
@@ -21,13 +21,21 @@ _WEEK, _MONTH, _QUARTER, _HALF, _YEAR = 5, 21, 63, 126, 252
 """Sessions."""
 _WEEKDAYS = 5
 _LEAST = 1e-9
+_LARGE = 0.7
+"""Share of stocks that are smaller than a large one."""
 
 
 def _quantity(
-    name: str, unit: str, of: Callable[..., pd.DataFrame], *, needs_volume: bool = False, **settings: int
+    name: str,
+    unit: str,
+    of: Callable[..., pd.DataFrame],
+    *,
+    form: Form = "relative",
+    needs_volume: bool = False,
+    **settings: int,
 ) -> None:
     values: Values = partial(of, **settings)
-    CATALOGUE[name] = Feature(name, LIBRARY, unit, "relative", values, needs_volume, reads_all=True)
+    CATALOGUE[name] = Feature(name, LIBRARY, unit, form, values, needs_volume, reads_all=True)
 
 
 def _least(days: int) -> int:
@@ -105,10 +113,29 @@ def range_shock(bars: WideBars, days: int) -> pd.DataFrame:
     return np.log((width.rolling(days, min_periods=1).mean() + 1e-5) / (usual + 1e-5))
 
 
+def overnight_return(bars: WideBars, days: int) -> pd.DataFrame:
+    """Return the overnight returns of some sessions, summed up (Lou, Polk and Skouras 2019, "A tug of war")."""
+    return np.log(bars.open / bars.previous_close).rolling(days, min_periods=_least(days)).sum()
+
+
+def session_return(bars: WideBars, days: int) -> pd.DataFrame:
+    """Return the returns of some sessions from open to close, summed up (Lou, Polk and Skouras 2019)."""
+    return np.log(bars.close / bars.open).rolling(days, min_periods=_least(days)).sum()
+
+
 def size(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the money traded in a year (Lo and MacKinlay 1990, "When are contrarian profits due to
     stock market overreaction?")."""
     return np.log(money(bars)).rolling(_YEAR, min_periods=_WEEK).mean()
+
+
+def led_return(bars: WideBars, days: int) -> pd.DataFrame:
+    """Return how small a stock is times what large ones, which lead, returned in some sessions (Lo and MacKinlay
+    1990)."""
+    money = size(bars)
+    large = money.ge(money.quantile(_LARGE, axis=1), axis=0)
+    led = bars.log_returns.where(large).mean(axis=1).rolling(days, min_periods=1).sum()
+    return -money.sub(money.mean(axis=1), axis=0).mul(led, axis=0)
 
 
 def volume_shock(bars: WideBars, days: int, usual: int) -> pd.DataFrame:
@@ -168,6 +195,11 @@ for _weeks in (4, 12, 52):
 for _days in (_WEEK, _MONTH, _QUARTER):
     _quantity(f"peers_gap_{_days}", "deviations", peers_gap, half_life=_days)
 _quantity("turnover_return_21", "squared deviations", turnover_return, needs_volume=True, days=_MONTH)
+for _days in (1, _WEEK):
+    _quantity(f"led_return_{_days}", "squared logarithms", led_return, form="scaled", needs_volume=True, days=_days)
+for _days in (_WEEK, _MONTH):
+    _quantity(f"overnight_{_days}", "logarithm", overnight_return, days=_days)
+    _quantity(f"session_{_days}", "logarithm", session_return, days=_days)
 _quantity("size_252", "logarithm of money", size, needs_volume=True)
 for _days, _usual in ((1, _QUARTER), (_WEEK, _QUARTER), (_MONTH, 2 * _YEAR)):
     _quantity(

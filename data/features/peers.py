@@ -21,8 +21,8 @@ from utils.arrays import Float64Array, Int64Array
 
 _PEERS, _LEAST = 6, 126
 """Most peers of a stock, and the fewest sessions of the past from which they are told."""
-_WINDOW, _REFRESHED = 504, 126
-"""Sessions over which correlations are taken, and after which they are taken anew."""
+_WINDOW, _REFRESHED = 2016, 126
+"""Most sessions over which correlations are taken, and after which they are taken anew."""
 _CHANCE = 2.0
 """Standard errors below which a correlation tells of no peer."""
 _MOST_DEVIATIONS = 5.0

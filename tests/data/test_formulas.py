@@ -17,7 +17,7 @@ from data.features.forms import FeatureInputs
 from data.features.formulas import Formulas
 from data.features.grammar import Formula, Quantities
 from data.features.inputs import next_returns
-from data.features.nine import CLOSE, OPEN
+from data.features.nine import CLOSE, OPEN, PRICES
 from data.features.screen import Targets, screened
 from data.market import Market, with_features
 from tests.market_cases import random_panel
@@ -76,6 +76,29 @@ def test_a_formula_that_moves_returns_is_found() -> None:
     assert 0.8 < found.of(market, slice(300))[0].std() / found.of(market, slice(100, 300))[1].std() < 1.25
 
 
+def test_stocks_that_may_not_be_bought_tell_of_returns() -> None:
+    """As those do that may be."""
+    market, found = told()
+    few = with_features(replace(market, investable_columns=np.arange(4)))
+    assert Formulas.fit(few, returns_of(few), [LEARNED])[0] == found
+    forecasts, of_all = found.of(few, slice(0, DAYS)), found.of(market, slice(0, DAYS))[..., :4]
+    levels = np.repeat((of_all - forecasts).mean(axis=-1, keepdims=True), 4, axis=-1)
+    np.testing.assert_allclose(of_all - forecasts, levels, atol=1e-4)
+    alone = replace(few, alike=np.arange(0))
+    assert Formulas.fit(alone, returns_of(alone), [LEARNED])[0].formulas[:1] != found.formulas[:1]
+
+
+def test_what_moves_unlike_stocks_is_none() -> None:
+    """A currency and a rate; what happens after a year changes nothing."""
+    data = drawn(0, days=400, stocks=6).data_array.copy()
+    data[:, 4, [*PRICES]] **= 0.1
+    data[:, 5, [*PRICES]] **= 10
+    data[300:, 3, [*PRICES]] **= 10
+    market = replace(small_market(columns=6, investable=(0, 1)), data_array=data)
+    market = with_features(replace(market, dates=pd.bdate_range("2000", periods=400).to_numpy()))
+    assert market.stock_columns.tolist() == [0, 1, 2, 3]
+
+
 def test_days_that_are_not_learned_from_change_nothing() -> None:
     """Of one set of days, or of another that is searched beside it."""
     market, found = told()
@@ -126,10 +149,10 @@ def odd_market(seed: int = 0, days: int = 400) -> Market:
 ODD = odd_market()
 
 
-def plain(formula: Formula, market: Market) -> pd.DataFrame:
-    """Values of a formula, by pandas."""
-    bars, close = market.wide(market.investable_columns), pd.DataFrame(market.close.astype(np.float64))
-    close.index, close.columns = bars.close.index, bars.close.columns
+def plain(formula: Formula, market: Market, count: int = 8) -> pd.DataFrame:
+    """Values of a formula, of the first stocks of a market, by pandas."""
+    bars = market.wide(market.stock_columns)
+    close = bars.close
 
     def scaled(name: str) -> pd.DataFrame:
         feature = next(one for one in market.features if one.name == name)
@@ -153,7 +176,7 @@ def plain(formula: Formula, market: Market) -> pd.DataFrame:
     elif formula.form:
         is_in = {"high": values > 1, "low": values < -1, "extreme": values.abs() > 1}[formula.form]
         values = values.where(is_in, 0.0)
-    values = values.where(close.notna())
+    values = values.where(close.notna()).iloc[:, :count]
     values = values.sub(values.mean(axis=1), axis=0).fillna(0.0)
     moves = np.log(close.ffill()).diff().fillna(0.0).clip(-0.4, 0.4).where(close.notna())
     holds = {
@@ -191,9 +214,10 @@ def plain(formula: Formula, market: Market) -> pd.DataFrame:
     ids=str,
 )
 def test_values_are_those_of_plain_pandas(formula: Formula) -> None:
-    expected, two = plain(formula, ODD).to_numpy(), plain(Formula("wicks"), ODD).to_numpy()
+    expected = plain(formula, ODD).to_numpy()
     np.testing.assert_allclose(formula.of(Quantities(ODD, 400)), expected, rtol=1e-3, atol=2e-4)
     assert expected.any()
+    expected, two = (plain(one, ODD, len(ODD.investable_columns)).to_numpy() for one in (formula, Formula("wicks")))
     both = Formulas((formula, Formula("wicks")), ((0.5, 0.2), (-1.0, 3.0)), (2.0, 4.0))
     forecasts = (0.5 * expected - two) / 2, (0.2 * expected + 3 * two) / 4
     np.testing.assert_allclose(both.of(ODD, slice(50, 380)), np.stack(forecasts)[:, 50:380], rtol=1e-3, atol=2e-4)
@@ -355,6 +379,8 @@ def test_quantities_by_hand() -> None:
 
     width = np.log(bars["high"] / bars["low"])
     usual, volume, paid = width[day - 251 : day + 1].mean(0), np.log(shares), close * shares
+    open_, levels = bars["open"], pd.DataFrame(np.log(paid)).rolling(252, min_periods=5).mean().to_numpy()
+    level, led = levels[day], [r[d, np.argsort(levels[d])[-2:]].mean() for d in range(day - 4, day + 1)]
     month, half, index = last("relative", 21), last("return", 126), r.mean(axis=1)[day - 125 : day + 1]
     expected = {
         "move_1": np.abs(own[day]),
@@ -369,6 +395,9 @@ def test_quantities_by_hand() -> None:
         "skew_21": (month**3).mean(0) / ((month**2).mean(0) + 1e-9) ** 1.5,
         "range_shock_5": np.log((width[day - 4 : day + 1].mean(0) + 1e-5) / (usual + 1e-5)),
         "size_252": np.log(paid[day - 251 : day + 1]).mean(0),
+        "overnight_5": np.log(open_[day - 4 : day + 1] / close[day - 5 : day]).sum(0),
+        "session_21": np.log(close[day - 20 : day + 1] / open_[day - 20 : day + 1]).sum(0),
+        "led_return_5": (level.mean() - level) * sum(led),
         "volume_shock_5": volume[day - 4 : day + 1].mean(0) - volume[day - 62 : day + 1].mean(0),
         "illiquidity_63": np.log((np.abs(last("return", 63)) / paid[day - 62 : day + 1]).mean(0)),
         "weekday_return_4": own[[day - 4, day - 9, day - 14, day - 19]].sum(0),
@@ -378,6 +407,19 @@ def test_quantities_by_hand() -> None:
     wide, features = market.wide(), {one.name: one for one in market.features}
     for name, values in expected.items():
         np.testing.assert_allclose(features[name].of(wide).iloc[day], values, rtol=1e-4, atol=1e-7, err_msg=name)
+
+
+def test_of_what_is_scaled_some_days_count_for_more() -> None:
+    """In deviations of all days so far, where other quantities are in those of the day."""
+    market, _ = hand_made()
+    table = Quantities(market, 300)
+    values = next(one for one in market.features if one.name == "led_return_1").of(market.wide()).to_numpy()
+    relative = np.nan_to_num(values - values.mean(axis=1, keepdims=True))
+    known = np.isfinite(values).sum(axis=1).cumsum()
+    expected = relative / np.sqrt((relative**2).sum(axis=1).cumsum() / np.maximum(known, 1))[:, None]
+    np.testing.assert_allclose(table["led_return_1"][10:], expected[10:].clip(-4, 4), rtol=1e-4, atol=1e-5)
+    spread = [np.unique(table[name][100:].std(axis=1).round(3)).size for name in ("led_return_1", "size_252")]
+    assert spread[0] > 100 and spread[1] == 1
 
 
 def test_missing_bars_leave_the_others_of_a_quantity() -> None:
