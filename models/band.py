@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-_STEPS, _FITS, _EXACT = 4, 2e-6, 1e-12
+_STEPS, _FITS, _EXACT = 6, 2e-6, 1e-12
 """Of the search for the shadow price, and shares of the equity by which a budget may be missed."""
 
 
