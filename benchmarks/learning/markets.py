@@ -44,9 +44,8 @@ from data.synthetic.kinds import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION, IN_FULL, LIGHTGBM, RULE, Tuning, planted_rules
-from training.evaluation.supervised import SupervisedBaseline, fit_supervised, fit_trees
-from training.forecasts.training_days import TrainingDays
+from training.evaluation.baselines import CHAMPION, IN_FULL, RULE, Tuning, planted_rules
+from training.evaluation.supervised import SupervisedBaseline, fit_supervised
 from utils.config.trader import Config
 from utils.runs.devices import named_generator, seed_everything
 
@@ -55,7 +54,6 @@ KINDS = tuple(PLANTED_KINDS)
 MARTINGALE = "martingale"
 """The kind in which nothing is planted: what its rule earns is nothing to have a share of."""
 PLANTED = tuple(kind for kind in KINDS if kind != MARTINGALE)
-OUR_TREES = f"{LIGHTGBM} on our inputs"
 PARTS = ("trained", "rivals", "planted")
 CPU = torch.device("cpu")
 Alteration = Callable[[ERLTrainer, torch.Generator], None]
@@ -153,22 +151,8 @@ def rivals_job(config: Config, unseen: UnseenPaths) -> Record:
         return lambda path: Holder.of_rule(one.rule_on(path.market), path.market)
 
     fitted = {name: learned(one) for name, one in fit_supervised(market, tuning).items()}
-    trees = trees_on_our_inputs(market, tuning)
-    fitted[OUR_TREES] = lambda path: trees(path.market)
     seconds = time.process_time() - started
     return {"policies": unseen.measure(config, market, fitted), "cpu_seconds": seconds}
-
-
-def trees_on_our_inputs(market: Market, tuning: Tuning) -> Callable[[Market], Holder]:
-    """Boost trees on the agents' own inputs, cross-fitted, and tune the rule that holds by their scores."""
-    days = TrainingDays.of(market, tuning.portfolio.quotes, tuning.portfolio.rules)
-    ranker = fit_trees(days.samples, -1)
-    tuned, model = tuning.tuned(ranker.out_of_fold(days.samples)), ranker.fit(days.samples.train_days)
-
-    def holder(played: Market) -> Holder:
-        return Holder.of_rule(replace(tuned, scores=model(days.inputs.of(played))), played)
-
-    return holder
 
 
 def jobs_of(

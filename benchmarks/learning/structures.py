@@ -27,7 +27,7 @@ import pandas as pd
 from scipy.signal import lfilter
 
 from benchmarks.learning.ablations import ALTERATIONS, add_part_flag
-from benchmarks.learning.markets import OUR_TREES, Budget, budget_of, fit, trees_on_our_inputs
+from benchmarks.learning.markets import Budget, budget_of, fit
 from benchmarks.learning.study import (
     Record,
     Study,
@@ -44,7 +44,8 @@ from data.features.formulas import Formulas
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import CHAMPION, IN_FULL, Tuning
+from training.evaluation.baselines import CHAMPION, IN_FULL, LIGHTGBM, Tuning
+from training.evaluation.supervised import fit_supervised
 from utils.arrays import BoolArray, Float64Array
 from utils.config.trader import Config
 
@@ -223,7 +224,10 @@ def measured(
     first, last = days_measured(market)
     shrunk = Holder.of_agent(champion, market, slice(first, last))
     tuning = Tuning.of(market, portfolio)
-    trees = {OUR_TREES: trees_on_our_inputs(market, tuning)(market)} if has_trees else {}
+    rivals = {}
+    if has_trees:
+        rivals = fit_supervised(market, tuning, days=slice(first, last + 1), known=trained.trainer.training_days)
+    trees = {LIGHTGBM: Holder.of_rule(rivals[LIGHTGBM].rule, market)} if rivals else {}
     truth = Holder.of_rule(tuning.tuned(100 * drift), market)
     holders = {CHAMPION: shrunk, IN_FULL: shrunk.in_full(), **trees, TRUTH: truth}
     held = hold(portfolio, holders, first, last, drift)

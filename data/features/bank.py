@@ -130,15 +130,6 @@ def exponential_mean(values: Float64Array, half_life: float) -> Float64Array:
     return mean
 
 
-def box_sums(close: Float32Array, widths: Sequence[int]) -> Float32Array:
-    """Return (days, n, widths) sums of the daily log returns of (days, n) closes over trailing windows of days."""
-    total = np.cumsum(log_returns(close), axis=0)
-    sums = np.repeat(total.astype(np.float32)[..., None], len(widths), axis=-1)
-    for place, width in enumerate(widths):
-        sums[width:, :, place] = total[width:] - total[:-width]
-    return sums
-
-
 _RISK_HALF_LIFE, _LEAST_RISK, _MOST_RISK = 60, 0.2, 5.0
 
 

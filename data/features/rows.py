@@ -85,6 +85,17 @@ class InputRows:
             setattr(other, name, getattr(self, name).to(device))
         return other
 
+    def joined(self, later: InputRows) -> InputRows:
+        """Return the same rows and those of the days that follow."""
+        assert self.days.stop == later.days.start
+        other = copy.copy(self)
+        other.days = slice(self.days.start, later.days.stop)
+        other.first = [*self.first, *(self.first[-1] + row for row in later.first[1:])]
+        other.first_rows = torch.tensor(other.first)
+        for name in ("separate", "shared", "stock", "has_bar"):
+            setattr(other, name, torch.cat((getattr(self, name), getattr(later, name))))
+        return other
+
     @property
     def counts(self) -> Tensor:
         """Return the (days,) number of rows of each day."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features import nine as f
-from data.features.bank import HALF_LIVES, VOLATILITY, box_sums, log_returns, multi_scale_bank
+from data.features.bank import HALF_LIVES, VOLATILITY, log_returns, multi_scale_bank
 from data.features.nine import indicators, normalization_stats, observed_features, stationary_inputs
 from tests.market_cases import random_panel
 from tests.small_market import loader_of
@@ -158,14 +158,6 @@ def test_stocks_that_do_not_trade_yet_change_nothing() -> None:
     own = multi_scale_bank(close[30:, :2])
     np.testing.assert_allclose(bank[31:, 3:, VOLATILITY], own[1:, :, VOLATILITY], rtol=1e-5)
     np.testing.assert_allclose(bank[30, 3:, VOLATILITY], bank[30, :3, VOLATILITY].mean(), rtol=1e-6)
-
-
-def test_boxes_are_sums_of_returns() -> None:
-    close, widths = closes_of(), (1, 4, 16)
-    returns, boxes = pd.DataFrame(log_returns(close)), box_sums(close, widths)
-    for place, width in enumerate(widths):
-        expected = returns.rolling(width, min_periods=1).sum()
-        np.testing.assert_allclose(boxes[..., place], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("bars", [0, 1, 14, 15, 19, 20, 33, 34, 43, 44])

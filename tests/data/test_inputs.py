@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,16 @@ def test_inputs_of_some_days_are_those_of_all(seed: int, first: int, days: int) 
     np.testing.assert_array_equal(inputs.of(market, some), x[some])
     banks = (np.concatenate([x for _, x in inputs.banks(market, days)], axis=1) for days in (some, slice(0, DAYS)))
     np.testing.assert_array_equal(next(banks), next(banks)[some])
+
+
+def test_rows_of_days_and_of_those_that_follow_are_rows_of_all() -> None:
+    market, inputs, x = fitted()
+    joined = inputs.rows_of(market, slice(20, 90)).joined(inputs.rows_of(market, slice(90, 150)))
+    whole = inputs.rows_of(market, slice(20, 150))
+    np.testing.assert_array_equal(joined.dense(slice(20, 150)), x[20:150])
+    assert (joined.days, joined.first) == (whole.days, whole.first)
+    some = torch.arange(50, len(whole.stock), 7)
+    np.testing.assert_array_equal(joined.take(some), whole.take(some))
 
 
 def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np.ndarray:

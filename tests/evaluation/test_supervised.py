@@ -14,13 +14,12 @@ from data.market import Market, build_market
 from data.splits import Span
 from data.synthetic.built_in import bars_frame, built_in_market, synthetic_market
 from environment.portfolio import Portfolio, play
-from environment.quotes import Quotes
 from tests.evaluation.page_case import case
 from tests.tiny import rows_of
 from training.evaluation import baselines, supervised
 from training.evaluation.baselines import ORACLE, BandRule, Tuning
 from training.evaluation.judge import Evaluation
-from training.evaluation.supervised import LIGHTGBM, RIDGE, BankInputs, fit_ridge, fit_supervised, scores_of
+from training.evaluation.supervised import LIGHTGBM, RIDGE, fit_ridge, fit_supervised
 from training.forecasts.look_ahead import MOST_IC
 from training.forecasts.samples import Samples
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
@@ -38,12 +37,6 @@ def one_thread(restore_process: None) -> None:
 @cache
 def market_of(kind: str, seed: int = 1, days: int = 3000, stocks: int = 12) -> Market:
     return built_in_market(SyntheticConfig(kind=kind, days=days, stocks=stocks), SPLIT, RULES, seed=seed)[0]
-
-
-def fitted_inputs(market: Market) -> tuple[BankInputs, Samples]:
-    inputs, train = BankInputs.fit(market), market.splits.train
-    x = inputs.of(market, np.isfinite(market.close))
-    return inputs, Samples.of(x, Quotes.on(market), RULES, train, train.last)
 
 
 def corrupted(market: Market, first_day: int) -> Market:
@@ -98,15 +91,6 @@ def test_baselines_find_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None
         assert lead(unseen, baseline.rule_on(unseen)) > least * planted > 0.2
 
 
-def test_only_a_column_that_leads_is_taken_for_context() -> None:
-    """Of eighty columns without meaning none, though of hundreds of candidates the best fits well by chance."""
-    none = built_in_market(SyntheticConfig(kind="martingale", days=3000, stocks=92), SPLIT, RULES, seed=3)[0]
-    taken = []
-    for market in (market_of("lead-lag"), replace(none, investable_columns=np.arange(12))):
-        taken.append({term.column for term in supervised.with_context(market, *fitted_inputs(market))[0].terms})
-    assert taken == [{0}, set()]
-
-
 def test_fits_learn_only_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit, once or rolling, depends on results that are known by then, and a day's scores on the days up to it."""
     monkeypatch.setattr(supervised, "_ROUNDS", 20)
@@ -152,15 +136,18 @@ def dated_a_day_early(kind: str) -> Market:
 
 def judged(market: Market) -> Evaluation:
     """An evaluation in which ridge regression, fitted to the training days, scores the validation days."""
-    _, samples = fitted_inputs(market)
-    scores = scores_of(fit_ridge(samples).ranker(2).fit(samples.train_days), samples.x)
+    validation = market.splits.validation
+    fitted = fit_supervised(market, tuning_of(market), days=slice(validation.first, validation.last + 1))
+    scores = fitted[RIDGE].rule.scores
     days = np.arange(market.splits.validation.first, market.splits.validation.last + 1)
     base = case()
     played = replace(base.played, days=days, scores={RIDGE: scores[days[:-1]]})
     return replace(base, market=market, played=played)
 
 
-def test_closes_that_are_dated_a_day_early_are_called_a_leak() -> None:
+def test_closes_that_are_dated_a_day_early_are_called_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised, "_ROUNDS", 2)
+    monkeypatch.setattr(baselines, "_WINDOWS", 2)
     leaking, healthy = judged(dated_a_day_early("momentum")), judged(market_of("momentum", days=2000))
     assert healthy.suspicion == "" and "leak" not in healthy.sentence
     ic = leaking.ahead[RIDGE].session.ic

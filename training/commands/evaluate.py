@@ -21,6 +21,7 @@ from training.evaluation.export import log_evaluation, record_look, results, wri
 from training.evaluation.judge import Evaluation
 from training.evaluation.play import account_of_agent
 from training.forecasts.skill import HORIZONS, clearest, rank_coefficients, rank_correlation
+from training.forecasts.training_days import TrainingDays
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
 from training.policies.read import WEIGHTS, Trades, read_policy, read_rows, read_table
 from training.run.market import require_past_columns, scores_of
@@ -144,10 +145,10 @@ def _command(arguments: EvaluateArguments) -> str:
     return command_line("evaluate", *changed_flags(EvaluateArguments(), arguments))
 
 
-def evaluate(run: SavedRun, arguments: EvaluateArguments) -> Evaluation:
-    """Play a run's champion and the baselines on the days of a split, and judge them."""
+def evaluate(run: SavedRun, arguments: EvaluateArguments, known: TrainingDays | None = None) -> Evaluation:
+    """Play a run's champion and the baselines on the days of a split, and judge them; see `Baselines.fitted`."""
     split, judging = arguments.split, _judging(run.config, arguments)
-    played = play_run(run, getattr(run.market.splits, split), judging, "evaluation")
+    played = play_run(run, getattr(run.market.splits, split), judging, "evaluation", known)
     sessions = clearest(rank_coefficients(played.scores[CHAMPION], played.ahead)) or HORIZONS[0]
     return Evaluation(
         name=run.name,
@@ -167,13 +168,15 @@ def evaluate(run: SavedRun, arguments: EvaluateArguments) -> Evaluation:
     )
 
 
-def play_run(run: SavedRun, days: Span, judging: EvaluationConfig, draws: str) -> PlayedPolicies:
+def play_run(
+    run: SavedRun, days: Span, judging: EvaluationConfig, draws: str, known: TrainingDays | None = None
+) -> PlayedPolicies:
     """Play a run's champion and the baselines on some days, see `Baselines`.
 
     Args:
         draws: name of the generator of random pickers.
     """
-    baselines = Baselines.fitted(run.market, run.planted_scores, run.config, days, judging, run.device)
+    baselines = Baselines.fitted(run.market, run.planted_scores, run.config, days, judging, run.device, known)
     agents, generator = {CHAMPION: run.champion, **run.beside}, named_generator(run.config.seed, draws)
     accounts = {name: account_of_agent(baselines.setup, agent) for name, agent in agents.items()}
     costs = at_costs(baselines.setup, accounts)
@@ -182,13 +185,14 @@ def play_run(run: SavedRun, days: Span, judging: EvaluationConfig, draws: str) -
 
 def judge_training(trainer: ERLTrainer, config: Config, path: Path) -> Evaluation:
     """Judge the champion of a finished training run on its validation days; end the training before."""
+    known = trainer.training_days
     trainer.end_training()
     agents = trainer.champion, trainer.fittest_agent
     run = SavedRun(path, config, trainer.market, scores_of(config), trainer.device, trainer.generation, *agents)
     judging = {name: getattr(config.evaluation, name) for name in JUDGING}
     again = EvaluateArguments(run=path.name, runs_dir=path.parent, **judging)
     trainer.safe_point()
-    return evaluate(run, again)
+    return evaluate(run, again, known)
 
 
 @torch.no_grad()

@@ -36,6 +36,7 @@ from training.evaluation.nulls import Active
 from training.evaluation.play import Asked, EvaluationSetup, Played, play_held, play_rules
 from training.evaluation.supervised import fit_supervised
 from training.forecasts.skill import DECAY, returns_ahead
+from training.forecasts.training_days import TrainingDays
 from utils.arrays import Float64Array
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
@@ -154,12 +155,14 @@ class Baselines:
         days: Span,
         judging: EvaluationConfig,
         device: torch.device | str = "cpu",
+        known: TrainingDays | None = None,
     ) -> Baselines:
         """Fit supervised baselines to the training days, and tune simple rules and those of a built-in market there.
 
         Args:
             config: whose trading rules and seed apply.
             days: that are judged.
+            known: the training days, where agents have just learned from them.
 
         Raises:
             ConfigError: there are no such days, or the benchmark cannot be read.
@@ -182,7 +185,8 @@ class Baselines:
         )
         rules, span = dict[str, BandRule](), slice(days.first, days.last + 1)
         if judging.rivals == "learned":
-            learned = fit_supervised(market, setup.tuning, refit_days=judging.rival_refit, days=span)
+            refit = judging.rival_refit
+            learned = fit_supervised(market, setup.tuning, refit_days=refit, days=span, known=known)
             rules = {name: one.rule for name, one in learned.items()}
         rules |= simple_rules(market, setup.tuning)
         if planted is not None:

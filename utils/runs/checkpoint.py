@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
 Used = TypeVar("Used")
-SCHEMA = 21  # version of the content of a state; no version reads another's
-READ_BY = {15: "v0.12.0", 16: "v0.13.0", 17: "v0.14.0", 18: "v0.15.0", 19: "v0.16.0", 20: "v0.17.0"}
+SCHEMA = 22  # version of the content of a state; no version reads another's
+READ_BY = {15: "v0.12.0", 16: "v0.13.0", 17: "v0.14.0", 18: "v0.15.0", 19: "v0.16.0", 20: "v0.17.0", 21: "v0.19.0"}
 """Git tags of the last versions that read earlier ones."""
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20

@@ -21,7 +21,7 @@ from functools import partial
 from benchmarks.learning.ablations import add_part_flag
 from benchmarks.learning.laws.grammar import Law, Path, path
 from benchmarks.learning.laws.quantities import FAMILIES
-from benchmarks.learning.markets import OUR_TREES, Budget, budget_of
+from benchmarks.learning.markets import Budget, budget_of
 from benchmarks.learning.structures import SIZE, TRUTH, days_measured, market_of, measured
 from benchmarks.learning.study import (
     Record,
@@ -36,12 +36,12 @@ from benchmarks.learning.study import (
 )
 from benchmarks.learning.unseen import Holder, hold
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import CHAMPION, IN_FULL, Tuning
+from training.evaluation.baselines import CHAMPION, IN_FULL, LIGHTGBM, Tuning
 from utils.config.trader import Config
 
 WORTH, TOLERANCE = 10.0, 0.15
 """Expected excess of the true drift, percent a year, and the share by which it may differ."""
-LEARNERS = (CHAMPION, IN_FULL, OUR_TREES)
+LEARNERS = (CHAMPION, IN_FULL, LIGHTGBM)
 _PATHS = 2
 """On which a strength is chosen, for the last of a band's tuning is chance."""
 _FIRST, _TRIES, _ELASTICITY = 0.0008, 8, 1.5
