@@ -198,6 +198,9 @@ def test_an_account_begins_with_the_weights_in_force(market: TradedMarket) -> No
     found = judge(market, own, judging=QUICK)
     np.testing.assert_array_equal(found.equity["short"], found.equity["shorted"])
     assert (found.weights["short"].iloc[:, 0] < 0).all()
+    sides = [float(found.weights["short"].clip(**one).sum(axis=1).abs().mean()) for one in ({"lower": 0}, {"upper": 0})]
+    told = "It is {:.0%} of its equity long and {:.0%} short, in the mean. ".format(*sides)
+    assert told in found.evaluations["short"].sentence and " short, " not in found.evaluations["monthly"].sentence
     np.testing.assert_array_equal(found.equity["monthly"], found.equity["begun"])
     np.testing.assert_array_equal(found.equity["later"][:10], found.equity["begun"][:10])
     assert "holds to their end what it said last before" in found.verdict["monthly"]

@@ -61,6 +61,8 @@ UNAUDITED = (
 )
 BESIDE = (EQUAL, LIGHTGBM)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
+_SHORT = 0.005
+"""Least mean share of the equity that is told to be short."""
 _BAND = (5, 95)
 _POSITION_COLUMNS = (
     *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
@@ -157,9 +159,12 @@ class Evaluation:
 
     @property
     def finding(self) -> str:
-        """Return the verdict in words, or that there is none of a policy that never traded."""
-        found = self.never_traded or self.verdict.sentence
-        return found if self.null is None else f"{found} {self.null.sentence}"
+        """Return the verdict in words, what is short before it, or that there is none of a policy that never traded."""
+        weights = self.played.weights
+        long, short = (float(side.clip(0).sum(axis=1).mean()) for side in (weights, -weights))
+        said = [f"It is {long:.0%} of its equity long and {short:.0%} short, in the mean."] if short >= _SHORT else []
+        said.append(self.never_traded or self.verdict.sentence)
+        return " ".join(said if self.null is None else (*said, self.null.sentence))
 
     @property
     def apart(self) -> str:
