@@ -20,9 +20,8 @@ from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
 
 logger = logging.getLogger(__name__)
-_FIRST_MOVES, _LIKE = 252, 3.0
-"""First returns of a column by which it is taken for a stock, and the factor by which their size may differ from that
-of stocks that may be bought."""
+_LIKE = 3.0
+"""Factor by which the size of a column's returns may differ from that of stocks that may be bought."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Market:
     features: tuple[Feature, ...] = ()
     """What agents may read besides past returns."""
     alike: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Columns that move about as much as stocks that may be bought, and are taken for stocks."""
+    """Columns that move about as much as stocks that may be bought: taken for stocks, as no currency or rate is."""
     own_features: str = ""
     """Hash of the file of own features; empty without one."""
     own_names: tuple[str, ...] = ()
@@ -122,8 +121,8 @@ def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentCo
 
 
 def with_features(market: Market) -> Market:
-    """Return the market with all features that its data allow; whether a column is market-wide is told by the training
-    days."""
+    """Return the market with all features that its data allow; whether a column is market-wide, or a stock, is told by
+    the training days."""
     if taken := sorted(CATALOGUE.keys() & market.columns.keys()):
         logger.warning("columns with the names of built-in features are not read: %s; rename them", ", ".join(taken))
     days = slice(market.splits.train.last + 1)
@@ -139,23 +138,16 @@ def with_features(market: Market) -> Market:
         if one.form != "past" and _is_event(market.columns[one.name][days, market.investable_columns])
         for feature in event_features(one.name)
     ]
-    return replace(market, features=(*built_in, *of_user, *of_events), alike=_alike(market))
-
-
-def _alike(market: Market) -> NDArray[np.int64]:
-    """Return the columns that move about as much as the stocks that may be bought: no currencies, no rates.
-
-    First returns tell, so that a longer file has the same ones.
-    """
-    size = np.array([_usual_move(close) for close in market.data_array[..., CLOSE].T])
+    size = np.array([_usual_move(close) for close in market.data_array[days, :, CLOSE].T])
     usual = np.median(size[market.investable_columns])
-    return np.flatnonzero((size < usual * _LIKE) & (size > usual / _LIKE))
+    alike = np.flatnonzero((size < usual * _LIKE) & (size > usual / _LIKE))
+    return replace(market, features=(*built_in, *of_user, *of_events), alike=alike)
 
 
 def _usual_move(close: NDArray[np.float32]) -> float:
-    """Return the median size of the first log returns of a column; 0 where there is none."""
+    """Return the median size of the log returns of a column that are not 0; 0 where there is none."""
     moves = np.abs(np.diff(np.log(close[np.isfinite(close)].astype(np.float64))))
-    return float(np.median(moves[moves > 0][:_FIRST_MOVES])) if (moves > 0).any() else 0.0
+    return float(np.median(moves[moves > 0])) if (moves > 0).any() else 0.0
 
 
 def _is_event(values: NDArray[np.float32]) -> bool:

@@ -107,9 +107,8 @@ class Quantities:
             has_bar = np.isfinite(self._close)
             feature = feature_of(self.market, name)
             values = np.where(has_bar, values_from(feature, self._bars), np.float32(np.nan))
-            self._known[name] = _deviations(values, "event" if name in self.market.columns else feature.form)[
-                :, self.taken
-            ]
+            form = "event" if name in self.market.columns else feature.form
+            self._known[name] = _deviations(values, form)[:, self.taken]
         return self._known[name]
 
     def scaled(self, name: str, scale: str) -> Float32Array:
@@ -176,10 +175,8 @@ def _deviations(values: Float32Array, form: str) -> Float32Array:
     if form == "event":
         is_event = known & (values != 0)
         so_far = _root_mean_square(np.nan_to_num(values), is_event, so_far=True)
-        is_rare = 2 * is_event.sum(axis=1, keepdims=True).cumsum(axis=0) < known.sum(axis=1, keepdims=True).cumsum(
-            axis=0
-        )
-        spread = np.maximum(spread, np.where(is_rare, so_far, 0.0))
+        events, cells = (part.sum(axis=1, keepdims=True).cumsum(axis=0) for part in (is_event, known))
+        spread = np.maximum(spread, np.where(2 * events < cells, so_far, 0.0))
     scaled = np.divide(relative, spread, out=np.zeros_like(relative), where=spread > 1e-12)
     return np.asarray(scaled.clip(-_LARGEST, _LARGEST), dtype=np.float32)
 

@@ -89,13 +89,13 @@ def test_stocks_that_may_not_be_bought_tell_of_returns() -> None:
 
 
 def test_what_moves_unlike_stocks_is_none() -> None:
-    """A currency and a rate; what happens after a year changes nothing."""
-    data = drawn(0, days=400, stocks=6).data_array.copy()
+    """A currency and a rate; what happens after the training days changes nothing."""
+    market = drawn(0, days=400, stocks=6)
+    data, last = market.data_array.copy(), market.splits.train.last
     data[:, 4, [*PRICES]] **= 0.1
     data[:, 5, [*PRICES]] **= 10
-    data[300:, 3, [*PRICES]] **= 10
-    market = replace(small_market(columns=6, investable=(0, 1)), data_array=data)
-    market = with_features(replace(market, dates=pd.bdate_range("2000", periods=400).to_numpy()))
+    data[last + 1 :, 3, [*PRICES]] **= 10
+    market = with_features(replace(market, data_array=data, investable_columns=np.arange(2)))
     assert market.stock_columns.tolist() == [0, 1, 2, 3]
 
 
