@@ -69,13 +69,17 @@ class WideBars:
     @property
     def log_returns(self) -> pd.DataFrame:
         """Logarithm of the close over the last one before it."""
-        return np.log(self.close / self.previous_close)
+        if "returns" not in self.memo:
+            self.memo["returns"] = np.log(self.close / self.previous_close)
+        return pd.DataFrame(self.memo["returns"].copy())
 
     @property
     def relative_returns(self) -> pd.DataFrame:
         """The same less their mean over the stocks of each day."""
-        returns = self.log_returns
-        return returns.sub(returns.mean(axis=1), axis=0)
+        if "relative" not in self.memo:
+            returns = self.log_returns
+            self.memo["relative"] = returns.sub(returns.mean(axis=1), axis=0)
+        return pd.DataFrame(self.memo["relative"].copy())
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Return a further column of the data. Raises DataError for an unknown one."""
