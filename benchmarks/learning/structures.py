@@ -224,10 +224,11 @@ def measured(
     first, last = days_measured(market)
     shrunk = Holder.of_agent(champion, market, slice(first, last))
     tuning = Tuning.of(market, portfolio)
-    rivals = {}
+    trees = dict[str, Holder]()
     if has_trees:
-        rivals = fit_supervised(market, tuning, days=slice(first, last + 1), known=trained.trainer.training_days)
-    trees = {LIGHTGBM: Holder.of_rule(rivals[LIGHTGBM].rule, market)} if rivals else {}
+        known = trained.trainer.training_days
+        rival = fit_supervised(market, tuning, days=slice(first, last + 1), known=known)[LIGHTGBM]
+        trees[LIGHTGBM] = Holder.of_rule(rival.rule, market)
     truth = Holder.of_rule(tuning.tuned(100 * drift), market)
     holders = {CHAMPION: shrunk, IN_FULL: shrunk.in_full(), **trees, TRUTH: truth}
     held = hold(portfolio, holders, first, last, drift)

@@ -36,7 +36,7 @@ class Feature:
     of: Values
     needs_volume: bool = False
     reads_all: bool = False
-    """Whether a stock's values depend on the bars of all that may be bought."""
+    """Whether a stock's values depend on the bars of all stocks."""
 
 
 LIBRARY = "library"
@@ -178,20 +178,31 @@ def illiquidity(bars: WideBars) -> pd.DataFrame:
 
 @register("quarter", "logarithm", "rank")
 def overnight_quarter(bars: WideBars) -> pd.DataFrame:
-    """Return the overnight returns of a quarter, summed up (Lou, Polk and Skouras 2019, "A tug of war")."""
-    return np.log(bars.open / bars.previous_close).rolling(_QUARTER, min_periods=_MONTH).sum()
+    """Return the overnight returns of a quarter, summed up."""
+    return overnight_return(bars, _QUARTER, _MONTH)
 
 
 @register("quarter", "logarithm", "rank")
 def intraday_quarter(bars: WideBars) -> pd.DataFrame:
     """Return the returns of a quarter's sessions, summed up."""
-    return np.log(bars.close / bars.open).rolling(_QUARTER, min_periods=_MONTH).sum()
+    return session_return(bars, _QUARTER, _MONTH)
 
 
 @register("quarter", "logarithm of bars", "rank")
 def age(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the number of bars since the stock was listed, or the data begin."""
     return np.log1p(bars.close.notna().cumsum())
+
+
+def overnight_return(bars: WideBars, days: int, least: int) -> pd.DataFrame:
+    """Return the overnight returns of some sessions, at least so many, summed up (Lou, Polk and Skouras 2019, "A tug of
+    war: Overnight versus intraday expected returns")."""
+    return np.log(bars.open / bars.previous_close).rolling(days, min_periods=least).sum()
+
+
+def session_return(bars: WideBars, days: int, least: int) -> pd.DataFrame:
+    """Return the same of their returns from open to close."""
+    return np.log(bars.close / bars.open).rolling(days, min_periods=least).sum()
 
 
 def money(bars: WideBars) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from data.features.catalogue import CATALOGUE, LIBRARY, Feature, Form, Values, money
+from data.features.catalogue import CATALOGUE, LIBRARY, Feature, Form, Values, money, overnight_return, session_return
 from data.features.peers import peers_returns
 from data.features.wide import WideBars
 
@@ -113,16 +113,6 @@ def range_shock(bars: WideBars, days: int) -> pd.DataFrame:
     return np.log((width.rolling(days, min_periods=1).mean() + 1e-5) / (usual + 1e-5))
 
 
-def overnight_return(bars: WideBars, days: int) -> pd.DataFrame:
-    """Return the overnight returns of some sessions, summed up (Lou, Polk and Skouras 2019, "A tug of war")."""
-    return np.log(bars.open / bars.previous_close).rolling(days, min_periods=_least(days)).sum()
-
-
-def session_return(bars: WideBars, days: int) -> pd.DataFrame:
-    """Return the returns of some sessions from open to close, summed up (Lou, Polk and Skouras 2019)."""
-    return np.log(bars.close / bars.open).rolling(days, min_periods=_least(days)).sum()
-
-
 def size(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the money traded in a year (Lo and MacKinlay 1990, "When are contrarian profits due to
     stock market overreaction?")."""
@@ -198,8 +188,8 @@ _quantity("turnover_return_21", "squared deviations", turnover_return, needs_vol
 for _days in (1, _WEEK):
     _quantity(f"led_return_{_days}", "squared logarithms", led_return, form="scaled", needs_volume=True, days=_days)
 for _days in (_WEEK, _MONTH):
-    _quantity(f"overnight_{_days}", "logarithm", overnight_return, days=_days)
-    _quantity(f"session_{_days}", "logarithm", session_return, days=_days)
+    _quantity(f"overnight_{_days}", "logarithm", overnight_return, days=_days, least=_least(_days))
+    _quantity(f"session_{_days}", "logarithm", session_return, days=_days, least=_least(_days))
 _quantity("size_252", "logarithm of money", size, needs_volume=True)
 for _days, _usual in ((1, _QUARTER), (_WEEK, _QUARTER), (_MONTH, 2 * _YEAR)):
     _quantity(

@@ -186,7 +186,7 @@ def market_lines(config: Config, market: Market) -> str:
     count = sum(one.group != LIBRARY for one in market.features)
     names = ", ".join(added[:_NAMED]) + ", ..." * (len(added) > _NAMED)
     named = f", {len(added)} of them columns: {names}" if added else ""
-    named += f"; formulas learn from {many(len(market.stock_columns), 'stock')}" if market.features else ""
+    named += f"; compared among {many(len(market.stock_columns), 'stock')}" if market.features else ""
     is_sample = stocks > MOST_STOCKS and not config.evaluation.benchmark_weights
     benchmark = f"\nBenchmark: {SAMPLE} of these {stocks} stocks, drawn from the seed" if is_sample else ""
     return (
