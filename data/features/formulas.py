@@ -1,10 +1,11 @@
 """Formulas of what tells of returns to come, found among all of a grammar: a quantity, in a form, under a condition, in
-a state of the market, and its memory.
+a state of the market, its memory, and one slope or each stock's own.
 
 What one number tells may depend on another: returns after loud days go on, after quiet ones they turn (Llorente,
 Michaely, Saar and Wang 2002, "Dynamic volume-return relation of individual stocks"), momentum holds in calm markets
-(Daniel and Moskowitz 2016, "Momentum crashes"), and what follows may last. Formulas are searched as signals of traders
-are (Kakushadze 2016, "101 formulaic alphas"), by matching pursuit (Mallat and Zhang 1993, "Matching pursuits with
+(Daniel and Moskowitz 2016, "Momentum crashes"), what follows may last, and stocks may differ in their slopes (Swamy
+1970, "Efficient inference in a random coefficient regression model"). Formulas are searched as signals of traders are
+(Kakushadze 2016, "101 formulaic alphas"), by matching pursuit (Mallat and Zhang 1993, "Matching pursuits with
 time-frequency dictionaries") on next returns: the formula with the largest t-statistic first, the next on what it
 leaves. Quiet cells count for more (weighted least squares), and a formula for less the more choices it makes.
 """
@@ -18,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from data.features.grammar import Formula, Quantities, later
+from data.features.grammar import Formula, Quantities
 from data.features.screen import Targets, screened
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
@@ -62,12 +63,14 @@ class Formulas:
         shortlist = screened(table, y) if table.names else [list[Formula]() for _ in learned]
         scores = [dict[Formula, float]() for _ in learned]
         for formula in dict.fromkeys(one for formulas in shortlist for one in formulas):
-            values, weight = formula.memory(table), table.weight(formula.state)
+            memory, places = formula.memory(table), [place for place, of in enumerate(shortlist) if formula in of]
             for late in _LATE:
-                one, shifted = formula._replace(late=late), later(values, late) * weight
-                for place, formulas in enumerate(shortlist):
-                    if formula in formulas:
-                        scores[place][one] = _score(one, shifted, y.first[place], y.learned[place])
+                one = formula._replace(late=late)
+                counted = one.counted(memory, table)
+                for place in places:
+                    scores[place][one] = _score(one, counted, y.first[place], y.learned[place])
+                if formula.by_stock and max(scores[place][one] for place in places) < _LEAST / 2:
+                    break  # what tells nothing at once will hardly later
         found, values_of = list[Self](), cache(lambda one: one.of(table))
         for place, of_set in enumerate(scores):
             best = sorted(of_set, key=lambda one: -of_set[one])[:_CHOSEN_FROM]

@@ -12,7 +12,8 @@ import scipy  # submodules, which take a second to import, are loaded when they 
 
 from data.features.bank import apart, has_return, log_returns
 from data.features.forms import StockBars, feature_of, values_from
-from data.features.nine import CLOSE
+from data.features.impulses.terms import SESSIONS, later
+from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
@@ -36,10 +37,13 @@ HALF_LIVES = (0, 1, 3, 10, 40)
 _LARGEST, _TAIL, _LARGE = 4.0, 1.0, 0.7
 """Deviations to which quantities are clipped, beyond which they are extreme, and of a condition that holds."""
 _OWN_HALF_LIFE, _LEAST_PAST = 120, 20
+_KNOWN_LATER, NO_RETURN, LARGEST_RETURN = 2, 500, 5.0
+"""Sessions until a next return is known, sessions without any by which own slopes are shrunk, and deviations to which
+returns are clipped."""
 _RISK_HALF_LIFE, _RISKS = 20, (0.3, 3.0)
 """Of the deviation of a stock's returns, and bounds on it in means of all."""
 _WEEK, _TWO_WEEKS, _TREND, _YEAR = 5, 10, 60, 252
-PENALTIES = {"scale": 1.0, "form": 3.0, "state": 3.0, "late": 1.0, "half_life": 1.0}
+PENALTIES = {"scale": 1.0, "form": 3.0, "state": 3.0, "late": 1.0, "half_life": 1.0, "by_stock": 3.0}
 """What each choice of a formula takes from the square of its t-statistic: twice the logarithm of the choices, about
 half, for these are alike."""
 
@@ -58,11 +62,16 @@ class Formula(NamedTuple):
     """Sessions of its memory."""
     late: int = 0
     """Sessions until it counts."""
+    by_stock: bool = False
+    """Whether each stock's own slope on the returns known by then counts, in place of one for all."""
 
     def __str__(self) -> str:
         words = [self.quantity, self.scale and "against its past", f"{self.form} {self.by}".strip()]
         words += [self.state and f"in {self.state} markets", f"{self.late} late" if self.late else ""]
-        words += [f"with half-life {self.half_life}" if self.half_life else ""]
+        words += [
+            f"with half-life {self.half_life}" if self.half_life else "",
+            "stock by stock" if self.by_stock else "",
+        ]
         return " ".join(word for word in words if word)
 
     @property
@@ -72,13 +81,20 @@ class Formula(NamedTuple):
 
     def of(self, table: Quantities) -> Float32Array:
         """Return (days, n) values, 0 in the mean of a day but for memory; row t depends on bars up to t only."""
-        return later(self.memory(table), self.late) * table.weight(self.state)
+        return self.counted(self.memory(table), table)
+
+    def counted(self, memory: Float32Array, table: Quantities) -> Float32Array:
+        """Return the same from the values of all states as soon as they are known."""
+        values = later(memory, self.late) * table.weight(self.state)
+        return table.by_own_slopes(values) if self.by_stock else values
 
     def memory(self, table: Quantities) -> Float32Array:
         """Return the (days, n) values of all states as soon as they are known."""
         by = table[self.by] if self.by else None
         values = formed(table.scaled(self.quantity, self.scale), self.form, by)
-        return remembered(np.nan_to_num(apart(np.where(table.has_bar, values, np.float32(np.nan)))), self.half_life)
+        values = np.where(table.has_bar, values, np.float32(np.nan))
+        # A stock's own slope is on what it has beside all stocks, not beside those that are asked for.
+        return remembered(np.nan_to_num(values if self.by_stock else apart(values)), self.half_life)
 
 
 @dataclass(frozen=True)
@@ -105,11 +121,14 @@ class Quantities:
     def __getitem__(self, name: str) -> Float32Array:
         if name not in self._known:
             has_bar = np.isfinite(self._close)
-            feature = feature_of(self.market, name)
-            values = np.where(has_bar, values_from(feature, self._bars), np.float32(np.nan))
-            form = "event" if name in self.market.columns else feature.form
-            self._known[name] = _deviations(values, form)[:, self.taken]
+            values = values_from(feature_of(self.market, name), self._bars)
+            values = np.where(has_bar, values, np.float32(np.nan))
+            self._known[name] = _deviations(values, self.form(name))[:, self.taken]
         return self._known[name]
+
+    def form(self, name: str) -> str:
+        """Return the form of a quantity; columns of the user are events."""
+        return "event" if name in self.market.columns else feature_of(self.market, name).form
 
     def scaled(self, name: str, scale: str) -> Float32Array:
         """Return a quantity on a scale."""
@@ -120,6 +139,30 @@ class Quantities:
             against = (values - past.mean().to_numpy()) / np.where(spread > 1e-6, spread, np.nan)
             return np.asarray(np.nan_to_num(against).clip(-_LARGEST, _LARGEST), dtype=np.float32)
         return values
+
+    def by_own_slopes(self, values: Float32Array) -> Float32Array:
+        """Return (days, n) values times each stock's slope of next returns on them, as far as it is known on the day,
+        shrunk as by some sessions without returns; less the mean of a day."""
+        returns, weight = self._next
+        told, square, cells = (
+            later(part.cumsum(axis=0), _KNOWN_LATER)
+            for part in (values * returns, values.astype(np.float64) ** 2 * weight, weight > 0)
+        )
+        usual = square.sum(axis=1, keepdims=True) / np.maximum(cells.sum(axis=1, keepdims=True), 1)
+        slope = told / np.maximum(square + NO_RETURN * usual, 1e-12)
+        return np.asarray(np.nan_to_num(apart(np.where(self.has_bar, values * slope, np.nan))), dtype=np.float32)
+
+    @cached_property
+    def _next(self) -> tuple[Float64Array, Float64Array]:
+        """(days, n) next returns times their weights, and these: the inverse of the variance of the stock's returns so
+        far; 0 where not known."""
+        returns = next_returns(self.market, slice(self.stop))[0][:, self.taken]
+        deviation = pd.DataFrame(100 * np.sqrt(self._variance))
+        usual = deviation.mean(axis=1)
+        deviation = deviation.clip(*(bound * usual for bound in _RISKS), axis=0).to_numpy()
+        weight = np.nan_to_num(np.isfinite(returns) / deviation**2)
+        bound = LARGEST_RETURN * deviation
+        return np.nan_to_num(returns.clip(-bound, bound)) * weight, weight
 
     @cached_property
     def states(self) -> Float32Array:
@@ -140,14 +183,19 @@ class Quantities:
         return np.asarray(np.array(STATES[state], dtype=np.float32) @ self.states)[:, None]
 
     @cached_property
-    def deviation(self) -> Float32Array:
-        """(days, n) deviations of the returns of each stock, apart from the market's, over the mean one."""
+    def _variance(self) -> Float64Array:
+        """(days, n) of the returns of each stock so far, apart from the market's; NaN where there is none yet."""
         returns = apart(np.where(np.isfinite(self._close), log_returns(self._close), np.nan))
         own = np.where(has_return(self._close), returns, np.nan)[:, self.taken]
-        square = pd.DataFrame(own**2).ewm(halflife=_RISK_HALF_LIFE, min_periods=_WEEK).mean().bfill().to_numpy()
-        known = np.log(np.where(square > 0, square, np.nan)) / 2
+        square = pd.DataFrame(own**2).ewm(halflife=_RISK_HALF_LIFE, min_periods=_WEEK).mean().to_numpy()
+        return np.asarray(np.where(square > 0, square, np.nan))
+
+    @cached_property
+    def deviation(self) -> Float32Array:
+        """(days, n) deviations of the returns of each stock, apart from the market's, over the mean one."""
+        known = np.log(pd.DataFrame(self._variance).bfill().to_numpy()) / 2
         relative = np.exp(known - np.nanmean(known)) if np.isfinite(known).any() else np.ones_like(known)
-        return np.nan_to_num(relative, nan=1.0).clip(*_RISKS).astype(np.float32)
+        return np.asarray(np.nan_to_num(relative, nan=1.0).clip(*_RISKS), dtype=np.float32)
 
     @cached_property
     def has_bar(self) -> BoolArray:
@@ -191,6 +239,16 @@ def _root_mean_square(values: Float32Array, known: BoolArray, *, so_far: bool) -
     return np.asarray(np.sqrt(square / np.maximum(count, 1)))
 
 
+def next_returns(market: Market, days: slice) -> Float64Array:
+    """Return the log returns of some days from the next open to the one after it, and over 20 sessions, less their
+    means over the stocks: (2, days, stocks) percent, NaN where one is missing or lies after these days."""
+    log_open = np.log(market.data_array[days, market.stock_columns, OPEN].astype(np.float64))
+    returns = np.full((2, *log_open.shape), np.nan)
+    for place, sessions in enumerate((1, SESSIONS)):
+        returns[place, : -sessions - 1] = 100 * (log_open[sessions + 1 :] - log_open[1:-sessions])
+    return apart(returns)
+
+
 def formed(values: Float32Array, form: str, by: Float32Array | None) -> Float32Array:
     """Return (days, n) values in a form, perhaps under a condition on others."""
     if form in TAILS:
@@ -214,8 +272,3 @@ def remembered(values: Float32Array, half_life: int) -> Float32Array:
         return values
     kept = np.float32(0.5 ** (1 / half_life))
     return np.asarray(scipy.signal.lfilter(np.ones(1, np.float32), np.array([1, -kept]), values, axis=0), np.float32)
-
-
-def later(values: Float32Array, late: int) -> Float32Array:
-    """Return (days, n) values some sessions later, 0 before."""
-    return np.vstack((np.zeros_like(values[:late]), values[: len(values) - late]))

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.features.bank import HALF_LIVES, MarketSeries, apart, multi_scale_bank, stock_blocks
+from data.features.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
 from data.features.forms import FeatureInputs
 from data.features.formulas import FORECASTS as FORMULAS
 from data.features.formulas import Formulas
+from data.features.grammar import next_returns
 from data.features.impulses.deviations import fit_deviations
-from data.features.impulses.terms import SESSIONS
-from data.features.nine import CLOSE, OPEN
+from data.features.nine import CLOSE
 from data.features.responses import EVENT_SESSIONS, Responses, up_to_the_last
 from data.features.rows import LARGEST, Blocks, InputRows
 from data.market import Market
@@ -216,16 +216,6 @@ class TradeInputs:
             tensors = torch.from_numpy(self.mean).to(device), torch.from_numpy(self.std).to(device)
             self._on_devices[device] = tensors
         return self._on_devices[device]
-
-
-def next_returns(market: Market, days: slice) -> Float64Array:
-    """Return the log returns of some days from the next open to the one after it, and over 20 sessions, less their
-    means over the stocks: (2, days, stocks) percent, NaN where one is missing or lies after these days."""
-    log_open = np.log(market.data_array[days, market.stock_columns, OPEN].astype(np.float64))
-    returns = np.full((2, *log_open.shape), np.nan)
-    for place, sessions in enumerate((1, SESSIONS)):
-        returns[place, : -sessions - 1] = 100 * (log_open[sessions + 1 :] - log_open[1:-sessions])
-    return apart(returns)
 
 
 Moments = tuple[int, Float64Array, Float64Array]

@@ -1,7 +1,9 @@
 """The screen: which of all formulas of the grammar seem to tell most of returns to come.
 
-All are tried at once: the moments of quantities under conditions are products of matrices, some days at a time, and
-memory is in the returns, which are summed up over the days to come.
+All are tried at once: the moments of quantities under conditions are products of matrices, stock by stock, and memory
+is in the returns, which are summed up over the days to come. What each stock's own slope tells is the gain of the
+shrunk slopes beside one for all: the squares of moments, each over its variance and a prior's, summed up, less what
+noise has.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import numpy as np
 from data.features.grammar import (
     CONDITIONS,
     HALF_LIVES,
+    LARGEST_RETURN,
+    NO_RETURN,
     PENALTIES,
     SCALES,
     STATES,
@@ -29,10 +33,8 @@ from data.features.grammar import (
 )
 from utils.arrays import BoolArray, Float32Array, Float64Array
 
-SHORTLIST = 100
-"""Candidates of which t-statistics are computed exactly."""
-_LARGEST_RETURN = 5.0
-"""Deviations to which returns are clipped."""
+SHORTLISTS = (100, 64)
+"""Candidates of which t-statistics are computed exactly: with one slope for all stocks, and with one for each."""
 _CELLS = 2**17
 """Days times stocks on which candidates are screened."""
 _DAYS = 64
@@ -62,7 +64,7 @@ class Targets(NamedTuple):
         units, both = np.where(known, returns, 0.0) / deviation, list[Float32Array]()
         for days in learned:
             of_set = units * days[:, None]
-            bound = _LARGEST_RETURN * np.sqrt((of_set**2).sum(axis=(1, 2)) / max(int(known[days].sum()), 1))
+            bound = LARGEST_RETURN * np.sqrt((of_set**2).sum(axis=(1, 2)) / max(int(known[days].sum()), 1))
             both.append((of_set.clip(-bound[:, None, None], bound[:, None, None]) / deviation).astype(np.float32))
         return cls(np.stack(both, axis=1), (known / deviation**2).astype(np.float32), learned)
 
@@ -80,23 +82,27 @@ def screened(table: Quantities, y: Targets) -> list[list[Formula]]:
     parts = [(conditions, plain)] + [
         ([(tail, "")], screen.scores(values, np.ones_like(values[..., :1]), tail=tail)) for tail in TAILS
     ]
-    states, best = [*STATES], [list[tuple[float, Formula]]() for _ in y.learned]
-    for names, scores in parts:  # (sets, states, scaled, conditions, half-lives)
-        penalty = _penalties(scaled, names, states)
-        for place, of_set in enumerate(scores - penalty):
-            for at in np.argpartition(-of_set, min(SHORTLIST, of_set.size - 1), axis=None)[:SHORTLIST]:
-                state, quantity, under_it, half_life = np.unravel_index(at, of_set.shape)
-                formula = Formula(*scaled[quantity], *names[under_it], states[state], HALF_LIVES[half_life])
-                best[place].append((float(of_set.flat[at]), formula))
-    return [[formula for _, formula in sorted(each, reverse=True)[:SHORTLIST]] for each in best]
+    # Where some days count for more, what stocks have in common on these would be taken for their own.
+    barred = np.array([table.form(name) == "scaled" for name, _ in scaled])[:, None, None]
+    found = [list[Formula]() for _ in y.learned]
+    for scope, most in enumerate(SHORTLISTS):
+        best = [list[tuple[float, Formula]]() for _ in y.learned]
+        for names, scores in parts:
+            penalty = np.where(scope & barred, np.inf, _penalties(scaled, names))
+            for place, of_set in enumerate(scores[scope] - penalty):
+                for at in np.argpartition(-of_set, min(most, of_set.size - 1), axis=None)[:most]:
+                    state, quantity, under_it, half_life = np.unravel_index(at, of_set.shape)
+                    choices = *scaled[quantity], *names[under_it], [*STATES][state], HALF_LIVES[half_life]
+                    best[place].append((float(of_set.flat[at]), Formula(*choices, by_stock=bool(scope))))
+        for of_set, formulas in zip(best, found, strict=True):
+            formulas += [formula for _, formula in sorted(of_set, reverse=True)[:most]]
+    return found
 
 
-def _penalties(
-    scaled: Sequence[tuple[str, str]], conditions: Sequence[tuple[str, str]], states: Sequence[str]
-) -> Float32Array:
+def _penalties(scaled: Sequence[tuple[str, str]], conditions: Sequence[tuple[str, str]]) -> Float32Array:
     """Return the penalties of (states, scaled, conditions, half-lives)."""
     parts = (
-        ("state", states),
+        ("state", [*STATES]),
         ("scale", [scale for _, scale in scaled]),
         ("form", [form for form, _ in conditions]),
         ("half_life", HALF_LIVES),
@@ -120,26 +126,67 @@ class _Screen:
 
     @cached_property
     def _ahead(self) -> Float32Array:
-        """(days, n, sets, 1 + states, half-lives but none) returns to come, as far as they are learned from and while
-        a state holds, each summed up with those after it, of which half counts after some sessions."""
+        """(n, days, sets, 1 + states, half-lives) returns to come, as far as they are learned from and while a state
+        holds, each summed up with those after it, of which half counts after some sessions."""
         backwards = (self.y[:, None] * self.holds[:, :, None])[:, :, ::-1]
         backwards = np.ascontiguousarray(np.moveaxis(backwards, (2, 3), (0, 1)))
-        return np.stack([remembered(backwards, half_life)[::-1] for half_life in HALF_LIVES[1:]], axis=-1)
+        ahead = np.stack([remembered(backwards, half_life)[::-1] for half_life in HALF_LIVES], axis=-1)
+        return np.ascontiguousarray(ahead.swapaxes(0, 1))
 
-    def scores(self, values: Float32Array, under: Float32Array, *, tail: str = "") -> Float64Array:
-        """Return about the squares of the t-statistics, (sets, states, values, conditions, half-lives).
+    def scores(self, values: Float32Array, under: Float32Array, *, tail: str = "") -> Float32Array:
+        """Return scores of candidates, (2, sets, states, values, conditions, half-lives): about the squares of their
+        t-statistics, and the sums of these of each stock by itself beyond what noise and all in common would have.
 
         Args:
             values: (days, n, values).
             under: (days, n, conditions) factors.
             tail: of values that count alone.
         """
+
+        def z(stock: int) -> Float32Array:
+            return np.ascontiguousarray(formed(values[:, stock], tail, None).T)
+
         days, n, count = values.shape
         states = np.array([*STATES.values()], dtype=np.float32)
-        weights, shape = states @ self.holds, (count, under.shape[2], len(self.learned))
-        at_once, square = np.zeros((2, len(states), np.prod(shape)))
-        ahead = np.zeros((*shape, *self._ahead.shape[3:]))
-        variance = np.zeros((len(self.learned), count * under.shape[2]))
+        of_days, gains = self._of_days(values, under, states, tail)
+        shape = (count, under.shape[2], len(self.learned))
+        squares = (self.y**2).sum(axis=2)
+        share = ((states @ self.holds) ** 2 @ squares.T / np.maximum(squares.sum(axis=1), 1e-9)).T
+        scale = np.maximum(share[:, :, None] * gains[:, :, None, None], 1e-9)  # of memories, while a state holds
+        unit = squares.sum(axis=1) / np.maximum(self.weight.sum(axis=1) @ self.learned.T, 1e-9)
+        variance = np.zeros((n, *shape), dtype=np.float32)
+        for stock in range(n):
+            known = (unit[:, None] * self.learned * self.weight[:, stock]).T.astype(np.float32)
+            right = under[:, stock, :, None] ** 2 * known[:, None]
+            variance[stock] = (z(stock) ** 2 @ right.reshape(days, -1)).reshape(shape)
+        both = variance.sum(axis=0)
+        prior = both / n * (NO_RETURN / np.maximum(self.learned.sum(axis=1), 1))
+        shrunk = (1 / np.maximum(variance + prior, 1e-9)).astype(np.float32)
+        total, of_each, with_all = np.zeros((3, *shape, len(states), len(HALF_LIVES)), dtype=np.float32)
+        for stock in range(n):
+            right = under[:, stock, :, None] * self._ahead[stock].reshape(days, 1, -1)
+            products = (z(stock) @ right.reshape(days, -1)).reshape(*shape, *self._ahead.shape[3:])
+            m, by = states @ products, shrunk[stock, ..., None, None]
+            total += m
+            of_each += by * m**2
+            with_all += by * variance[stock, ..., None, None] * m
+        slope = total / np.maximum(both, 1e-9)[..., None, None]
+        overlap, noise = ((shrunk * variance**power).sum(axis=0)[..., None, None] for power in (2, 1))
+        own = (of_each - 2 * slope * with_all + slope**2 * overlap) / scale - noise
+        own[..., -1] = -np.inf  # of long memories a stock has too few beginnings
+        expected = both[..., None, None] * scale
+        expected[..., 0] = of_days.reshape(expected.shape[:-1])
+        of_all = total**2 / np.maximum(expected, 1e-9)
+        return np.stack([np.moveaxis(part, (2, 3), (0, 1)) for part in (of_all, own)])
+
+    def _of_days(
+        self, values: Float32Array, under: Float32Array, states: Float32Array, tail: str
+    ) -> tuple[Float64Array, Float32Array]:
+        """Return sums over the days of the squares of what candidates without memory earn on each, for returns of one
+        day are correlated, (values, conditions, sets, states); and the gains of memories, see `_gains`."""
+        days, n, count = values.shape
+        squares = np.zeros((count * under.shape[2] * len(self.learned), len(states)))
+        weights = (states @ self.holds) ** 2
         autocovariance = np.zeros((len(HALF_LIVES), count, under.shape[2]))
         for first in range(0, days, _DAYS):
             some = slice(first, min(first + _DAYS, days))
@@ -147,39 +194,25 @@ class _Screen:
             z_before = formed(values[earlier : some.stop], tail, None).transpose(0, 2, 1)
             z, by = z_before[first - earlier :], under[some]
             right = (by[..., None] * self.y[:, some].transpose(1, 2, 0)[:, :, None]).reshape(len(z), n, -1)
-            of_day = np.matmul(z, right).reshape(len(z), -1)
-            at_once += weights[:, some] @ of_day
-            square += weights[:, some] ** 2 @ of_day**2
-            right = by[..., None] * self._ahead[some].reshape(len(z), n, 1, -1)
-            cells = z.transpose(1, 0, 2).reshape(count, -1)
-            ahead += (cells @ right.reshape(cells.shape[1], -1)).reshape(ahead.shape)
+            squares += (np.matmul(z, right).reshape(len(z), -1) ** 2).T @ weights[:, some].T
             weighted = z * self.weight[some][:, None]
-            squares = np.matmul(weighted * z, by**2).reshape(len(z), -1)
-            variance += self.learned[:, some].astype(np.float32) @ squares
             for place, lag in enumerate(HALF_LIVES):
                 if first >= lag:
                     before = z_before[first - earlier - lag :][: len(z)]
                     under_before = under[first - lag : some.stop - lag]
                     autocovariance[place] += np.matmul(weighted * before, by * under_before).sum(axis=0)
-        of_set = [self.weight[known].sum() for known in self.learned]
-        unit = (self.y**2).sum(axis=(1, 2)) / np.maximum(of_set, 1e-9)
-        variance = unit[:, None, None] * variance.reshape(len(unit), count, -1)
-        share = (weights**2).mean(axis=1)
-        of_memory = variance[..., None] * _gains(autocovariance, int((self.weight > 0).sum()))
-        squares = share[:, None, None, None, None] * of_memory  # (states, sets, values, conditions, half-lives)
-        squares[..., 0] = np.moveaxis(square.reshape(-1, *shape), 3, 1)
-        memories = np.einsum("qb,vcsbh->qsvch", states, ahead)
-        total = np.concatenate((np.moveaxis(at_once.reshape(-1, *shape), 3, 1)[..., None], memories), axis=-1)
-        return np.asarray((total**2 / np.maximum(squares, 1e-9)).swapaxes(0, 1))
+        return squares.reshape(count, -1, len(self.learned), len(states)), _gains(
+            autocovariance, int((self.weight > 0).sum())
+        )
 
 
-def _gains(autocovariance: Float64Array, cells: int) -> Float64Array:
+def _gains(autocovariance: Float64Array, cells: int) -> Float32Array:
     """Return the variance of memories over that of what is remembered, (..., half-lives), from their (half-lives, ...)
     autocovariances at lags of as many sessions, over so many cells; autocorrelations are interpolated between the lags.
     Those within three standard errors count as 0: long memories would sum up their errors."""
     correlation = autocovariance / np.maximum(autocovariance[:1], 1e-9)
     correlation[np.abs(correlation) < 3 / np.sqrt(max(cells, 1))] = 0.0
-    gains = np.ones((*autocovariance.shape[1:], len(HALF_LIVES)))
+    gains = np.ones((*autocovariance.shape[1:], len(HALF_LIVES)), dtype=np.float32)
     for place, half_life in enumerate(HALF_LIVES[1:], start=1):
         kept, lags = 0.5 ** (1 / half_life), np.arange(1, 6 * half_life)
         at = np.stack([np.interp(lags, HALF_LIVES, unit) for unit in np.eye(len(HALF_LIVES))])

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from data.features import screen
 from data.features.forms import FeatureInputs
 from data.features.formulas import Formulas
-from data.features.grammar import Formula, Quantities
-from data.features.inputs import next_returns
+from data.features.grammar import STATES, Formula, Quantities, next_returns
 from data.features.nine import CLOSE, OPEN, PRICES
 from data.features.screen import Targets, screened
 from data.market import Market, with_features
@@ -111,6 +110,39 @@ def test_days_that_are_not_learned_from_change_nothing() -> None:
     )
 
 
+@cache
+def told_by_stock() -> Market:
+    """Sessions go with the gap before: in half of the stocks on, in the others back."""
+    rng = np.random.default_rng(7)
+    days, signs = 900, np.where(np.arange(STOCKS) % 2, 1.0, -1.0)
+    overnight, session = 0.01 * rng.standard_normal((2, days, STOCKS))
+    session[1:] += 0.3 * signs * overnight[:-1]
+    close = np.log(50) + (overnight + session).cumsum(axis=0)
+    open_ = close - session
+    bars = np.stack((open_, np.maximum(open_, close) + 0.002, np.minimum(open_, close) - 0.002, close), axis=-1)
+    return market_of(np.exp(bars).astype(np.float32))
+
+
+def test_what_moves_each_stock_its_own_way_is_found() -> None:
+    """By its own slope, which is positive in some and negative in others; with one slope for all nothing is."""
+    market = told_by_stock()
+    learned = np.arange(900) < 700
+    found = Formulas.fit(market, returns_of(market), [learned])[0]
+    first = found.formulas[0]
+    assert first == Formula("gap", first.scale, by_stock=True) and 0.2 < found.loadings[0][0] < 3
+    table = Quantities(market, 900)
+    slopes = first.of(table)[700:] * first._replace(by_stock=False).of(table)[700:]
+    assert (np.sign(slopes.sum(axis=0)) == np.where(np.arange(STOCKS) % 2, 1, -1)).all()
+    forecast, ahead = found.of(market, slice(700, 900))[0], returns_of(market)[0, 700:]
+    known = np.isfinite(ahead)
+    assert np.corrcoef(forecast[known], ahead[known])[0, 1] > 0.15
+    y = Targets.of(returns_of(market), learned[None], table.deviation)
+    of_all, by_stock = (exact_score(Formula("gap", by_stock=one), table, y.first[0], learned) for one in (False, True))
+    assert of_all < 12 and by_stock > 60
+    [shortlist] = screened(table, y)
+    assert Formula("gap", by_stock=True) in [one for one in shortlist if one.by_stock][:4]
+
+
 def test_noise_has_few_formulas() -> None:
     markets = [drawn(seed, days=200, stocks=8) for seed in range(1, 11)]
     found = [Formulas.fit(one, returns_of(one), [np.ones(200, dtype=bool)])[0] for one in markets]
@@ -131,6 +163,7 @@ def test_formulas_in_words_and_their_penalties() -> None:
     assert str(whole) == "gap against its past times move_1 in not wild markets 2 late with half-life 10"
     assert str(Formula("gap", form="low", late=1)) == "gap low 1 late" and str(Formula("gap")) == "gap"
     assert whole.penalty == 1 + 3 + 3 + 1 + 1 and Formula("gap").penalty == 0
+    assert str(Formula("gap", by_stock=True)) == "gap stock by stock" and Formula("gap", by_stock=True).penalty == 3
     assert [*Formulas((Formula("gap"),), ((-0.1234, 0.0),))] == ["gap -0.123%"]
 
 
@@ -177,7 +210,7 @@ def plain(formula: Formula, market: Market, count: int = 8) -> pd.DataFrame:
         is_in = {"high": values > 1, "low": values < -1, "extreme": values.abs() > 1}[formula.form]
         values = values.where(is_in, 0.0)
     values = values.where(close.notna()).iloc[:, :count]
-    values = values.sub(values.mean(axis=1), axis=0).fillna(0.0)
+    values = (values if formula.by_stock else values.sub(values.mean(axis=1), axis=0)).fillna(0.0)
     moves = np.log(close.ffill()).diff().fillna(0.0).clip(-0.4, 0.4).where(close.notna())
     holds = {
         "wild": moves.mean(axis=1).rolling(10).std() > 1.1 * moves.mean(axis=1).rolling(252, min_periods=10).std(),
@@ -194,8 +227,28 @@ def plain(formula: Formula, market: Market, count: int = 8) -> pd.DataFrame:
     if formula.state:
         held = holds[formula.state.split()[-1].removeprefix("+-")].astype(float)
         held = 1 - held if formula.state.startswith("not") else 2 * held - 1 if formula.state.startswith("+-") else held
-        return values.mul(held, axis=0)
-    return values
+        values = values.mul(held, axis=0)
+    return by_own_slopes(values, moves, np.log(bars.open)) if formula.by_stock else values
+
+
+def by_own_slopes(values: pd.DataFrame, moves: pd.DataFrame, log_open: pd.DataFrame) -> pd.DataFrame:
+    """Times the slope of each stock's returns between opens on them that is known on the day; day by day."""
+    ahead = 100 * log_open.diff().shift(-2)
+    ahead = ahead.sub(ahead.mean(axis=1), axis=0)[values.columns]
+    own = moves.sub(moves.mean(axis=1), axis=0).where(moves.notna().cumsum() > 1)[values.columns]
+    std = 100 * np.sqrt((own**2).ewm(halflife=20, min_periods=5).mean())
+    std = std.clip(0.3 * std.mean(axis=1), 3 * std.mean(axis=1), axis=0)
+    slopes = pd.DataFrame(0.0, values.index, values.columns)
+    for place in range(2, len(values)):
+        past = slice(place - 1)
+        known = (ahead.notna() & std.notna()).iloc[past]
+        weight = (1 / std.iloc[past] ** 2).where(known)
+        products = values.iloc[past] * ahead.iloc[past].clip(-5 * std.iloc[past], 5 * std.iloc[past]) * weight
+        squares = values.iloc[past] ** 2 * weight
+        prior = 500 * squares.sum().sum() / max(known.sum().sum(), 1)
+        slopes.iloc[place] = (products.sum() / (squares.sum() + prior)).fillna(0.0)
+    slopes = (values * slopes).where(moves[values.columns].notna())
+    return slopes.sub(slopes.mean(axis=1), axis=0).fillna(0.0)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +263,14 @@ def plain(formula: Formula, market: Market, count: int = 8) -> pd.DataFrame:
         Formula("news", "own", "low", "", "+-dispersed"),
         Formula("turnover", "", "times", "news", "not dispersed", 1),
         Formula("return_5_at_news", half_life=3),
+        Formula("gap", by_stock=True),
+        Formula("score", "own", "after high", "news", "+-rising", 3, 2, by_stock=True),
     ],
     ids=str,
 )
 def test_values_are_those_of_plain_pandas(formula: Formula) -> None:
     expected = plain(formula, ODD).to_numpy()
-    np.testing.assert_allclose(formula.of(Quantities(ODD, 400)), expected, rtol=1e-3, atol=2e-4)
+    np.testing.assert_allclose(formula.of(Quantities(ODD, 400)), expected, rtol=1e-3, atol=2e-4 * expected.std())
     assert expected.any()
     expected, two = (plain(one, ODD, len(ODD.investable_columns)).to_numpy() for one in (formula, Formula("wicks")))
     both = Formulas((formula, Formula("wicks")), ((0.5, 0.2), (-1.0, 3.0)), (2.0, 4.0))
@@ -242,6 +297,7 @@ FORMULAS = st.builds(
     st.sampled_from(("", *(sign + one for one in ("wild", "rising", "dispersed") for sign in ("", "not ", "+-")))),
     st.sampled_from((0, 1, 3, 10, 40)),
     st.integers(0, 3),
+    st.booleans(),
 )
 CONDITIONS = st.tuples(
     st.sampled_from(("times", "after high", "after low")), st.sampled_from(Quantities(ODD, 400).conditioning)
@@ -336,7 +392,7 @@ def test_the_best_of_all_is_on_the_shortlist(monkeypatch: pytest.MonkeyPatch) ->
         for half_life in (0, 1, 3, 10, 40)
     ]
     scores = {one: exact_score(one, table, y.first[0].astype(np.float64), LEARNED) for one in every}
-    monkeypatch.setattr(screen, "SHORTLIST", 30)
+    monkeypatch.setattr(screen, "SHORTLISTS", (30, 0))
     [shortlist] = screened(table, y)
     best = sorted(every, key=lambda one: -scores[one])
     assert best[0] in shortlist[:10] and sum(one in shortlist for one in best[:10]) >= 7
@@ -345,10 +401,10 @@ def test_the_best_of_all_is_on_the_shortlist(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_penalties_of_the_screen_are_those_of_formulas() -> None:
-    scaled, conditions, states = [("gap", ""), ("gap", "own")], [("", ""), ("times", "gap")], ["", "wild"]
-    found = screen._penalties(scaled, conditions, states)
-    for at in np.ndindex(2, 2, 2, 5):
-        one = Formula(*scaled[at[1]], *conditions[at[2]], states[at[0]], (0, 1, 3, 10, 40)[at[3]])
+    scaled, conditions = [("gap", ""), ("gap", "own")], [("", ""), ("times", "gap")]
+    found = screen._penalties(scaled, conditions)
+    for at in np.ndindex(10, 2, 2, 5):
+        one = Formula(*scaled[at[1]], *conditions[at[2]], [*STATES][at[0]], (0, 1, 3, 10, 40)[at[3]])
         assert found[at] == one.penalty
 
 

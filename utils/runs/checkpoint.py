@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
 Used = TypeVar("Used")
-SCHEMA = 22  # version of the content of a state; no version reads another's
+SCHEMA, READABLE = 23, (22, 23)
+"""Version of the content of a state, and those that are read: of 22 no formula has slopes of each stock."""
 READ_BY = {15: "v0.12.0", 16: "v0.13.0", 17: "v0.14.0", 18: "v0.15.0", 19: "v0.16.0", 20: "v0.17.0", 21: "v0.19.0"}
 """Git tags of the last versions that read earlier ones."""
 MANIFEST = "manifest.json"
@@ -192,7 +193,7 @@ def read_manifest(path: Path) -> Manifest:
         body = {name: value for name, value in json.loads(data).items() if name != "sha256"}
         # Sealing again must give the same bytes, so that no bit can change unnoticed.
         _require(_sealed(body) == data, f"{MANIFEST} is damaged: its sha256 does not match")
-        if (schema := body["schema"]) != SCHEMA:
+        if (schema := body["schema"]) not in READABLE:
             tag = READ_BY.get(schema)
             how = "use the version that wrote it" if tag is None else f"`git checkout {tag}` continues it"
             raise ConfigError(

@@ -34,9 +34,9 @@ def last_sum(values: Float64Array, days: int) -> Float64Array:
     return total
 
 
-def later(values: Float64Array, days: int) -> Float64Array:
+def later(values: NDArray[Any], days: int) -> NDArray[Any]:
     """Return values shifted to later days, 0 before."""
-    later = np.zeros(values.shape)
+    later = np.zeros_like(values)
     later[days:] = values[: len(values) - days]
     return later
 
