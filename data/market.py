@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,8 @@ from utils.config.trader import DataConfig, EnvironmentConfig
 logger = logging.getLogger(__name__)
 _LIKE = 3.0
 """Factor by which the size of a column's returns may differ from that of stocks that may be bought."""
+_MOST_STOCKS = 256
+"""Stocks up to which there are any that may not be bought: more tell hardly more."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Market:
     features: tuple[Feature, ...] = ()
     """What agents may read besides past returns."""
     alike: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Columns that move about as much as stocks that may be bought: taken for stocks, as no currency or rate is."""
+    """Columns that move about as much as stocks that may be bought: taken for stocks, as no currency or rate is. Of a
+    large market some of them."""
     own_features: str = ""
     """Hash of the file of own features; empty without one."""
     own_names: tuple[str, ...] = ()
@@ -64,6 +69,11 @@ class Market:
     def stock_columns(self) -> NDArray[np.int64]:
         """Columns that inputs compare and formulas learn from: those that may be bought, then others like them."""
         return np.concatenate((self.investable_columns, np.setdiff1d(self.alike, self.investable_columns)))
+
+    @cached_property
+    def memo(self) -> dict[str, tuple[int, Any]]:
+        """What several inputs need of the days before one, and that day: the last that was asked for."""
+        return {}
 
     def wide(self, columns: NDArray[np.int64] | None = None, stop: int | None = None) -> WideBars:
         """Return the bars of some columns, by default all, up to a day, that one excluded."""
@@ -141,6 +151,9 @@ def with_features(market: Market) -> Market:
     size = np.array([_usual_move(close) for close in market.data_array[days, :, CLOSE].T])
     usual = np.median(size[market.investable_columns])
     alike = np.flatnonzero((size < usual * _LIKE) & (size > usual / _LIKE))
+    others = np.setdiff1d(alike, market.investable_columns)
+    some = np.arange(min(len(others), max(0, _MOST_STOCKS - len(market.investable_columns))))
+    alike = np.union1d(np.setdiff1d(alike, others), others[some * len(others) // max(len(some), 1)])
     return replace(market, features=(*built_in, *of_user, *of_events), alike=alike)
 
 

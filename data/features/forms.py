@@ -14,6 +14,7 @@ import pandas as pd
 
 from data.features.bank import apart, exponential_mean, has_return, log_returns, stock_blocks
 from data.features.catalogue import LIBRARY, Feature, Form
+from data.features.wide import WideBars
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.config.settings import hint
@@ -203,7 +204,9 @@ class StockBars:
     def __init__(self, market: Market, stop: int, count: int | None = None) -> None:
         """Take the first of its stocks, by default those that may be bought; each is seen beside all of them."""
         self.count, self.stop = len(market.investable_columns) if count is None else count, stop
-        self.whole = market.wide(market.stock_columns, stop)
+        if market.memo.get("whole", (-1,))[0] != stop:
+            market.memo["whole"] = stop, market.wide(market.stock_columns, stop)
+        self.whole: WideBars = market.memo["whole"][1]
         blocks = stock_blocks(stop, self.count)
         self.blocks = [market.wide(market.stock_columns[: self.count][block], stop) for block in blocks]
 

@@ -62,7 +62,7 @@ class Formulas:
         y = Targets.of(returns[..., taken], np.stack(learned), table.deviation)
         shortlist = screened(table, y) if table.names else [list[Formula]() for _ in learned]
         scores = [dict[Formula, float]() for _ in learned]
-        for formula in dict.fromkeys(one for formulas in shortlist for one in formulas):
+        for formula in sorted({one for formulas in shortlist for one in formulas}):
             memory, places = formula.memory(table), [place for place, of in enumerate(shortlist) if formula in of]
             for late in _LATE:
                 one = formula._replace(late=late)
@@ -104,7 +104,7 @@ class Formulas:
         """Return (2, days, n) forecasts on some days, in deviations."""
         days = slice(*days.indices(len(market.dates)))
         forecasts = np.zeros((FORECASTS, days.stop - days.start, len(market.investable_columns)), dtype=np.float32)
-        table = Quantities(market, days.stop, slice(forecasts.shape[2]))
+        table = Quantities.bought(market, days.stop)
         for formula, loadings in zip(self.formulas, self.loadings, strict=True):
             values = formula.of(table)[days]
             for forecast, loading, scale in zip(forecasts, loadings, self.scale, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -106,6 +106,19 @@ class Quantities:
     taken: slice | Int64Array = field(default_factory=lambda: slice(None))
     """Stocks of which there are values, beside all: places among the market's."""
     _known: dict[str, Float32Array] = field(default_factory=dict)
+    _last: dict[tuple[str, int], Float32Array] = field(default_factory=dict)
+    """Quantity that was asked for last against the stock's own past."""
+
+    @classmethod
+    def bought(cls, market: Market, stop: int) -> Self:
+        """Return those of the stocks that may be bought, of at least these days and all training days."""
+        known, table = market.memo.get("bought", (0, None))
+        if known < stop:
+            stop = max(stop, market.splits.train.last + 1)
+            table = cls(market, stop, slice(len(market.investable_columns)))
+            market.memo["bought"] = stop, table
+        found: Self = table
+        return found
 
     @cached_property
     def names(self) -> list[str]:
@@ -130,39 +143,41 @@ class Quantities:
         """Return the form of a quantity; columns of the user are events."""
         return "event" if name in self.market.columns else feature_of(self.market, name).form
 
-    def scaled(self, name: str, scale: str) -> Float32Array:
-        """Return a quantity on a scale."""
-        values = self[name]
-        if scale == "own":
+    def scaled(self, name: str, scale: str, some: slice = slice(None)) -> Float32Array:
+        """Return a quantity of some stocks on a scale."""
+        if not scale:
+            return self[name][:, some]
+        if (name, some.step) not in self._last:
+            values = self[name][:, some]
             past = pd.DataFrame(values).ewm(halflife=_OWN_HALF_LIFE, min_periods=_LEAST_PAST)
             spread = past.std().to_numpy()
             against = (values - past.mean().to_numpy()) / np.where(spread > 1e-6, spread, np.nan)
-            return np.asarray(np.nan_to_num(against).clip(-_LARGEST, _LARGEST), dtype=np.float32)
-        return values
+            self._last.clear()
+            scaled = np.nan_to_num(against).clip(-_LARGEST, _LARGEST)
+            self._last[name, some.step] = np.asarray(scaled, dtype=np.float32)
+        return self._last[name, some.step]
 
     def by_own_slopes(self, values: Float32Array) -> Float32Array:
         """Return (days, n) values times each stock's slope of next returns on them, as far as it is known on the day,
         shrunk as by some sessions without returns; less the mean of a day."""
-        returns, weight = self._next
-        told, square, cells = (
-            later(part.cumsum(axis=0), _KNOWN_LATER)
-            for part in (values * returns, values.astype(np.float64) ** 2 * weight, weight > 0)
-        )
-        usual = square.sum(axis=1, keepdims=True) / np.maximum(cells.sum(axis=1, keepdims=True), 1)
-        slope = told / np.maximum(square + NO_RETURN * usual, 1e-12)
+        returns, weight, cells = self._next
+        told, square = (values * returns).cumsum(axis=0), (values.astype(np.float64) ** 2 * weight).cumsum(axis=0)
+        usual = square.sum(axis=1, keepdims=True) / cells
+        slope = later(told / np.maximum(square + NO_RETURN * usual, 1e-12), _KNOWN_LATER)
         return np.asarray(np.nan_to_num(apart(np.where(self.has_bar, values * slope, np.nan))), dtype=np.float32)
 
     @cached_property
-    def _next(self) -> tuple[Float64Array, Float64Array]:
+    def _next(self) -> tuple[Float64Array, Float64Array, Float64Array]:
         """(days, n) next returns times their weights, and these: the inverse of the variance of the stock's returns so
-        far; 0 where not known."""
+        far; 0 where not known. And (days, 1) how many are known so far."""
         returns = next_returns(self.market, slice(self.stop))[0][:, self.taken]
         deviation = pd.DataFrame(100 * np.sqrt(self._variance))
         usual = deviation.mean(axis=1)
         deviation = deviation.clip(*(bound * usual for bound in _RISKS), axis=0).to_numpy()
         weight = np.nan_to_num(np.isfinite(returns) / deviation**2)
         bound = LARGEST_RETURN * deviation
-        return np.nan_to_num(returns.clip(-bound, bound)) * weight, weight
+        known = (weight > 0).sum(axis=1, keepdims=True).cumsum(axis=0)
+        return np.nan_to_num(returns.clip(-bound, bound)) * weight, weight, np.maximum(known, 1)
 
     @cached_property
     def states(self) -> Float32Array:

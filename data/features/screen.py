@@ -72,12 +72,12 @@ class Targets(NamedTuple):
 def screened(table: Quantities, y: Targets) -> list[list[Formula]]:
     """Return, by each set of days, those of all candidates that seem best, on some of the stocks."""
     step = 1 + y.weight.size // _CELLS
-    some = np.s_[:, ::step]
+    some = slice(None, None, step)
     scaled = [(name, scale) for name in table.names for scale in SCALES]
-    values = np.stack([table.scaled(*one)[some] for one in scaled], axis=2)
+    values = np.stack([table.scaled(*one, some) for one in scaled], axis=2)
     conditions = [("", ""), *product(CONDITIONS, table.conditioning)]
-    under = [condition(form, table[by][some]) if by else np.ones_like(values[..., 0]) for form, by in conditions]
-    screen = _Screen(table.states, y.first[..., ::step], y.weight[some], y.learned)
+    under = [condition(form, table[by][:, some]) if by else np.ones_like(values[..., 0]) for form, by in conditions]
+    screen = _Screen(table.states, y.first[..., some], y.weight[:, some], y.learned)
     plain = screen.scores(values, np.stack(under, axis=2))
     parts = [(conditions, plain)] + [
         ([(tail, "")], screen.scores(values, np.ones_like(values[..., :1]), tail=tail)) for tail in TAILS
