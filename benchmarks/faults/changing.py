@@ -15,12 +15,12 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from benchmarks.faults.harness import SMALL_RUN, Row, flags, folder, run_here
+from benchmarks.faults.harness import SMALL_RUN, Ended, Row, flags, folder, run_here
 from data.events import events_file
 from training.paper.journal import JOURNAL, Journal
 from utils.progress import progress
 
-LEARNED, SESSIONS, STOCKS = 300, 60, 6
+LEARNED, SESSIONS, STOCKS, HALTS = 300, 60, 6, 3
 START = "2015-01-05"
 PRICES = ["open", "high", "low", "close"]
 RATIOS = (0.995, 0.9875, 0.97, 0.999, 0.5, 0.25, 2 / 3, 0.8, 1.5, 10.0, 25.0)
@@ -61,7 +61,7 @@ class World:
             known = int(rng.integers(LEARNED - 1, day))
             change = (known, str(rng.choice(names)), float(rng.uniform(1.001, 1.1)), bool(rng.random() < 0.5))
             world.revisions[day] = [change]
-        for day in days(3):
+        for day in days(HALTS):
             gone = (world.bars["ticker"] == str(rng.choice(names))) & (world.bars["day"] >= day)
             world.bars = world.bars[~gone | (world.bars["day"] >= day + rng.integers(1, 5))]
         first, second = days(2)
@@ -132,6 +132,7 @@ def trained() -> Iterator[Path]:
     with folder() as runs:
         write(World(random_bars(np.random.default_rng(0))).undisturbed(LEARNED - 1), runs / "learned.parquet")
         words = flags(runs, SMALL_RUN.replace('[synthetic]\nkind = "momentum"\ndays = 300\nstocks = 6\n', ""))
+        words += ["--learning.gradient-steps", "60"]  # an agent that has hardly learned orders nothing
         ended = run_here(*words, "--run", "one", "--generations", "1", "--data", str(runs / "learned.parquet"))
         assert ended.code == 0, ended.shown
         yield runs
@@ -147,8 +148,8 @@ def walk(runs: Path, name: str, world: World, *, is_disturbed: bool) -> list[dic
     data, asked = runs / f"{name}.parquet", 0
     file = world.file if is_disturbed else world.undisturbed
 
-    def paper(*words: str) -> int:
-        return run_here("paper", *words, "--runs-dir", str(runs)).code
+    def paper(*words: str) -> Ended:
+        return run_here("paper", *words, "--runs-dir", str(runs))
 
     def step(day: int) -> None:
         nonlocal asked
@@ -156,17 +157,18 @@ def walk(runs: Path, name: str, world: World, *, is_disturbed: bool) -> list[dic
         if is_disturbed:
             world.named(day).to_csv(events_file(data), index=False)
         for _ in range(4):
-            if (code := paper("step", name)) == 0:
+            if (ended := paper("step", name)).code == 0:
                 return
-            assert code == 2 and is_disturbed
-            for old, new in (change for since, change in world.renames.items() if since <= day):
+            # A price may come back from a halt as far away as after a split: of 292 halts in 104 worlds one has.
+            assert ended.code == 2 and (is_disturbed or ended.says("got what looks like a")), ended.shown
+            for old, new in (change for since, change in world.renames.items() if is_disturbed and since <= day):
                 paper("rename", name, old, new)
             asked += 1
-            assert paper("go", name) == 0
+            assert paper("go", name).code == 0
         raise AssertionError(f"{name}: the account never went on after session {day}")
 
     write(file(LEARNED - 1), data)
-    assert paper("open", name, "--run", "one", "--data", str(data)) == 0
+    assert paper("open", name, "--run", "one", "--data", str(data)).code == 0
     with mock.patch.multiple("training.commands.paper", write_report=mock.DEFAULT, backtest=mock.DEFAULT):
         for day in range(LEARNED - 1, LEARNED + SESSIONS):
             if day in world.missed:
@@ -174,7 +176,7 @@ def walk(runs: Path, name: str, world: World, *, is_disturbed: bool) -> list[dic
             if is_disturbed and day in world.late and day > LEARNED and day - 1 not in world.missed:
                 step(day - 1)
             step(day)
-    assert asked <= 2 * len(world.revisions) + len(world.renames)
+    assert asked <= HALTS + is_disturbed * (2 * len(world.revisions) + len(world.renames))
     with Journal(runs / name / JOURNAL) as journal:
         if is_disturbed and world.is_named:
             ids = {(row.body["since"], row.body["kind"]) for row in journal.of("event").values()}

@@ -180,6 +180,25 @@ def test_a_round_move_beyond_what_the_stock_has_shown_is_held(
     assert walk.step(day)
 
 
+@pytest.mark.parametrize(("ratio", "is_told"), [(1 / 1.2, False), (1.2, False), (1.5, True)])
+def test_a_halted_stock_is_compared_with_its_moves_over_as_many_sessions(
+    tmp_path: Path, ratio: float, is_told: bool
+) -> None:
+    """It has moved by a tenth in a session and by a fifth in two, and has no bar on one."""
+    day, bars = START + 3, MARKET.data_array.copy()
+    level = 10 * 1.1 ** np.resize([0, 1, 2, 1], len(bars))
+    level[day], level[day + 1 :] = np.nan, level[day - 1] * ratio
+    bars[:, 0, list(PRICES)] = level[:, None]
+    walk = Walk(tmp_path, AGENT.shrunk(0.0), market=dataclasses.replace(MARKET, data_array=bars))
+    walk.step(*range(START, day + 1))
+    assert MARKET.tickers[0] in walk.of("session")[-1]["positions"]
+    if is_told:
+        with pytest.raises(Suspended, match=f"{MARKET.tickers[0]}, got what looks like a reverse split by 1.5"):
+            walk.step(day + 1)
+    else:
+        assert walk.step(day + 1)
+
+
 def test_a_stock_without_bars_is_sold_at_its_last_price_less_a_loss(tmp_path: Path) -> None:
     rules = dataclasses.replace(TINY_RULES, delisting_loss=30.0)
     walk = Walk(tmp_path, rules=rules)

@@ -133,13 +133,15 @@ def doubts(book: Book, sessions: Sessions, day: int) -> Iterator[tuple[str, str]
 def _looks_split(book: Book, ticker: str, day: int, least: float) -> str:
     """Say by which round ratio a stock opened away from its last close, as after a split; empty if it did not, or moved
     by less than `least`."""
-    if not np.isfinite(book.prices(ticker, day - 1)).any():
+    close, open_ = book.prices(ticker, day - 1), book.prices(ticker, day, OPEN)
+    if not (traded := np.flatnonzero(np.isfinite(close))).size:
         return ""
-    ratio = book.last_price(ticker, day - 1) / float(book.prices(ticker, day, OPEN)[-1])
+    # A halt ends with the news of all its sessions, and is compared with what as many have brought.
+    sessions, ratio = day - traded[-1], float(close[traded[-1]]) / float(open_[-1])
     move = max(ratio, 1 / ratio)
     if not np.isfinite(move) or move < least:
         return ""
-    past = np.log(book.prices(ticker, day - 1, OPEN)[1:] / book.prices(ticker, day - 2))
+    past = np.log(open_[sessions:-1] / close[:-sessions])
     largest_past_move = np.exp(np.nanmax(np.abs(past), initial=0.0))
     split = min((*_SPLITS, max(2.0, float(np.round(move)))), key=lambda candidate: abs(move / candidate - 1))
     tolerance = 0.03
