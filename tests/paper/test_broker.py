@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data.events import Event
-from data.features.nine import CLOSE, PRICES
+from data.features.nine import CLOSE, OPEN, PRICES
 from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, agent_of, multiplied, price
 from tests.paper.fake_alpaca import FakeAlpaca, at_broker, stepped
@@ -207,6 +207,30 @@ def test_a_session_that_is_caught_up_with_has_the_units_of_today(kind: str, tmp_
     assert not is_split or curves[0] == pytest.approx(curves[1])
 
 
+@pytest.mark.parametrize("is_dated", [True, False])
+@pytest.mark.parametrize("bought", [START, START + 1])
+def test_a_large_dividend_that_is_there_before_its_session_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bought: int, is_dated: bool
+) -> None:
+    """Its sessions are taken in by one step or one by one, after it was paid; the shares may be of these sessions."""
+    monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # which may ask about a price that did not fall
+    account, walk = at_broker(tmp_path, AGENT.shrunk(0.0), *range(START, bought + 1))
+    day, newest = START + 3, START + 6
+    opens = zip(MARKET.tickers, MARKET.data_array[bought + 1, :, OPEN].tolist(), strict=True)
+    account.fill(DATES[bought + 1], {ticker: price for ticker, price in opens if price > 0})
+    ticker = next(one for one in account.held if price(one, day - 1) > 0)
+    cash = 0.2 * price(ticker, day - 1)
+    account.cash += account.held[ticker] * cash
+    walk.market = multiplied(MARKET, ticker, slice(day), 0.8, list(PRICES))
+    walk.named = [Event(ticker, DATES[day], "dividend", cash, DATES[day + 2])]
+    for today in range(bought + 1, newest) if is_dated else ():
+        walk.step(today, until=DATES[newest])
+    walk.step(newest)
+    stepped(walk, account, newest + 1)
+    assert not walk.of("doubt") and walk.of("session")[-1]["cash"] == account.cash
+    assert len(walk.of("session")) == newest + 2 - START
+
+
 @pytest.mark.parametrize("missed", [0, 1])
 def test_a_trade_by_hand_is_counted_once(tmp_path: Path, missed: int) -> None:
     """Also where it is dated to a session after the one that is taken in: in the evening, or in one that was missed."""
@@ -222,7 +246,7 @@ def test_a_trade_by_hand_is_counted_once(tmp_path: Path, missed: int) -> None:
 
 def test_orders_of_a_close_that_is_caught_up_with_are_not_sent(tmp_path: Path) -> None:
     account, walk = at_broker(tmp_path, AGENT)
-    walk.step(START, catches_up=True)
+    walk.step(START, until=DATES[START + 1])
     assert not account.orders and not walk.of("intent") and len(walk.of("session")) == 1
 
 

@@ -116,7 +116,7 @@ def run_step(arguments: PaperStepArguments) -> None:
             raise ConfigError(f"expected --date from {account.book.date(last)} on, got {arguments.date}")
         # At recorded prices orders are never late.
         is_live = arguments.date is None or account.broker is not None
-        is_new = account.on(day).step(now if is_live else None, catches_up=day < newest)
+        is_new = account.on(day).step(now if is_live else None, until=account.book.date(newest) if day < newest else "")
         account = account.on(day)
         if not is_current(account):
             write_report(account, backtest(account))

@@ -102,19 +102,19 @@ class Account:
         """Return the account after a session, as if it were the newest one, perhaps in another folder."""
         return dataclasses.replace(self, market=span_of(self.market, 0, day), **changes)
 
-    def step(self, now: datetime | None = None, *, catches_up: bool = False) -> bool:
+    def step(self, now: datetime | None = None, *, until: str = "") -> bool:
         """Take in new sessions, decide at the newest close and send the orders; tell whether anything was new.
 
         Args:
             now: time in UTC, by which the newest close may be too old for orders; None: it never is.
-            catches_up: at a broker no order is given: later sessions are known.
+            until: last day of the data where it is a later one; at a broker no order is given then.
 
         Raises:
             Suspended: a session cannot be taken in as the data are.
             NoAnswer: the venue was silent; the next step goes on where this one ended.
         """
         length, newest, book = self.journal.last.number, len(self.market.dates) - 1, self.book
-        is_late = (catches_up and self.broker is not None) or (now is not None and self._is_late(now))
+        is_late = (until != "" and self.broker is not None) or (now is not None and self._is_late(now))
         self._note_changes()
         self._reconcile(newest, is_late=is_late)
         for day in range(book.last + 1, newest + 1):
@@ -123,7 +123,7 @@ class Account:
             if day > book.start and book.date(day - 1) not in self.journal.of("intent"):
                 self.journal.append("missed", book.date(day - 1))
                 logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day - 1))
-            self._take_in(day)
+            self._take_in(day, until or book.date(newest))
         if not is_late:
             self._decide(newest)
             self._send()
@@ -201,12 +201,13 @@ class Account:
             account.is_locked = is_locked  # by all that is at the broker, what nobody here may buy included
         return portfolio
 
-    def _take_in(self, day: int) -> None:
-        """Write down what a session brought: fills, cash, positions, equity, the benchmark's equity and the result."""
+    def _take_in(self, day: int, until: str) -> None:
+        """Write down what a session brought: fills, cash, positions, equity, the benchmark's equity and the result; a
+        venue tells them as of `until`."""
         book, result = self.book, 0.0
         portfolio = self.at(max(day - 1, book.start))
         weights, before = self._active_weights(portfolio), portfolio.benchmark.equity
-        statement = self._embedded(day) if self.broker is None else self._at_broker(day, self.broker)
+        statement = self._embedded(day) if self.broker is None else self._at_broker(day, self.broker, until)
         benchmark = self.at(day).benchmark.equity
         if day > book.start:
             active = statement.equity / book.equity(day - 1) - float(benchmark / before)
@@ -245,7 +246,7 @@ class Account:
         held = {one: size for one, size in zip(self.tickers, account.shares[0].tolist(), strict=True) if size != 0}
         return Statement(fills, float(account.cash), float(account.equity), held)
 
-    def _at_broker(self, day: int, venue: AlpacaVenue) -> Statement:
+    def _at_broker(self, day: int, venue: AlpacaVenue, until: str) -> Statement:
         """Ask the broker what was executed, and what it has."""
         book, capital = self.book, float(self.journal.opening["capital"])
         if day == book.start:
@@ -267,9 +268,9 @@ class Account:
         # What a split leaves of a share is paid in cash.
         paid = {one for one in split if abs(due[one] - positions.get(one, 0.0)) < factors[one]}
         self._compare(day, positions, due | {one: positions.get(one, 0.0) for one in paid})
-        self._compare_cash(day, cash, trades, due)
+        self._compare_cash(day, cash, trades, due, until)
         by_hand: list[tuple[str, str]] = [(trade.id, trade.side) for trade in trades if trade.id not in ids]
-        return Statement(fills, cash, cash + book.worth(positions, day), positions, by_hand)
+        return Statement(fills, cash, cash + book.worth(positions, day), positions, by_hand, until)
 
     def _name(self, ticker: str) -> str:
         return self.journal.renamed.get(ticker, ticker)
@@ -281,16 +282,18 @@ class Account:
         if differ:
             self._doubt(f"positions {day}", f"{self.book.date(day)}: the venue holds {'; '.join(sorted(differ))}")
 
-    def _compare_cash(self, day: int, cash: float, trades: Sequence[Fill], shares: Mapping[str, float]) -> None:
+    def _compare_cash(
+        self, day: int, cash: float, trades: Sequence[Fill], shares: Mapping[str, float], until: str
+    ) -> None:
         """Doubt an account whose cash moves without a trade, split or dividend, as by a deposit or a fee."""
-        book, date = self.book, self.book.date(day)
-        moved = cash - book.session(day - 1)["cash"]
+        book, date, before = self.book, self.book.date(day), self.book.session(day - 1)
+        moved, told = cash - before["cash"], before.get("until") or book.date(day - 1)
         moved += sum(fill.value if fill.side == "buy" else -fill.value for fill in trades)
         noted = {body["ticker"] for body, known in book.events(day) if not known}
         paid = sum(
-            book.entitled(body) * body["cash"]
-            for body, known in book.events(day)
-            if known < body.get("pay", "") <= book.date(-1)
+            book.entitled(body, date, shares) * body["cash"]
+            for body, _ in book.events(day)
+            if told < body.get("pay", "") <= until
         )
         unclear = book.worth({one: shares[one] for one in noted & shares.keys()}, day)
         if abs(moved - paid) > _CASH * book.equity(day - 1) + unclear:

@@ -54,6 +54,8 @@ class Statement:
     """Shares by ticker."""
     hand_trades: list[tuple[str, str]] = field(default_factory=list)
     """Ids and sides of trades at a broker that no order of the account asked for."""
+    until: str = ""
+    """Day as of which a broker told its cash, later than the session where this was caught up with."""
 
 
 class NotedEvent(NamedTuple):
@@ -190,9 +192,9 @@ class Book:
             shares[fill.ticker] = shares.get(fill.ticker, 0.0) + (fill.shares if fill.side == "buy" else -fill.shares)
         return shares
 
-    def entitled(self, dividend: Mapping[str, Any]) -> float:
-        """Return the shares at the close before an ex-date, in units of that day."""
-        sessions, ticker = self.journal.sessions, dividend["ticker"]
-        last = next((date for date in reversed(sessions) if date < dividend["since"]), None)
-        shares = 0.0 if last is None else sessions[last]["positions"].get(ticker, 0.0)
-        return float(shares * dividend["ratio"] / self.journal.units(dividend["since"])[ticker])
+    def entitled(self, dividend: Mapping[str, Any], today: str, shares: Mapping[str, float]) -> float:
+        """Return the shares at the close before an ex-date, in units of that day; after `today` those of today."""
+        since, ticker = dividend["since"], dividend["ticker"]
+        known = [body["positions"] for date, body in self.journal.sessions.items() if date < since]
+        held = shares if today < since else [{}, *known][-1]
+        return float(held.get(ticker, 0.0) * dividend["ratio"] / self.journal.units(since)[ticker])
