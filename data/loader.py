@@ -222,7 +222,8 @@ class StockDataLoader:
         self.data_array = np.full((*shape, NUM_FEATURES), np.nan, dtype=np.float32)
         self.volume = np.full(shape, np.nan, dtype=np.float32) if VOLUME in bars.columns else None
         self.columns = {name: np.full(shape, np.nan, dtype=np.float32) for name in bars.further}
-        close, times = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.uint8)
+        # In half precision a count stops at 2,048; a small integer would begin anew.
+        close, times = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.float16)
         counts = Counter[str]()
         with Progress("read", "row", bars.rows) as shown:
             for part in bars.parts():

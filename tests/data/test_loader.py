@@ -188,6 +188,13 @@ def test_bad_data_is_one_clear_line(frame: pd.DataFrame, expected: str, tmp_path
         load_file(frame, tmp_path)
 
 
+@pytest.mark.parametrize("copies", [255, 256, 65_535])
+def test_any_number_of_rows_of_one_bar_is_told_with_its_date_and_ticker(copies: int) -> None:
+    bar = GOOD.iloc[100]
+    with refused(f"got {copies} duplicate rows, as of {bar['ticker']} on {bar['date']:%Y-%m-%d}"):
+        load(pd.concat([GOOD, GOOD.loc[[100] * copies]]))
+
+
 def test_a_frame_with_mixed_types_is_one_clear_line() -> None:
     with refused(r"columns of one type each.*open"):
         load(GOOD.assign(open=pd.Series([1.5, "x"] * (len(GOOD) // 2), dtype=object)))
