@@ -126,7 +126,9 @@ def checked_events(
     return events, [f"Splits: {note}"]
 
 
-def with_factors(rows: pd.DataFrame, own: set[str]) -> tuple[pd.DataFrame, list[str], set[str]]:
+def with_factors(
+    rows: pd.DataFrame, own: set[str], is_settled: pd.Series | None = None
+) -> tuple[pd.DataFrame, list[str], set[str]]:
     """Return rows without adjustment factors, adjusted by those that prices follow, notes, and the adjusted tickers.
 
     A factor has a title of one, is positive, seldom changes, and multiplies or divides the prices before a day. Raises
@@ -135,11 +137,12 @@ def with_factors(rows: pd.DataFrame, own: set[str]) -> tuple[pd.DataFrame, list[
     Args:
         rows: sorted by `ticker` (a category) and `day`, once each.
         own: names of columns that are none.
+        is_settled: (rows,) of those that are adjusted already.
     """
     notes, tickers = list[str](), set[str]()
     ranks = {name: rank for name in {*rows} - own for role, rank in [role_of(name) or ("", 0)] if role == "factor"}
     for name in sorted(ranks, key=lambda name: (ranks[name], name)):
-        if (steps := _steps(rows, name)) is None:
+        if (steps := _steps(rows, name, is_settled)) is None:
             notes.append(f"{name!r} is no adjustment factor, by its values: a further column")
             continue
         row = np.flatnonzero(steps)
@@ -159,7 +162,7 @@ def with_factors(rows: pd.DataFrame, own: set[str]) -> tuple[pd.DataFrame, list[
     return rows, notes, tickers
 
 
-def require_no_factors(rows: pd.DataFrame, own: Collection[str] = ()) -> None:
+def require_no_factors(rows: pd.DataFrame, own: Collection[str] = (), is_settled: pd.Series | None = None) -> None:
     """Raise `DataError` for a further column that is a factor in all but its title: it would know later splits.
 
     Shares outstanding, which also change with splits, change with less than splits, too, and are nowhere 1.
@@ -167,9 +170,10 @@ def require_no_factors(rows: pd.DataFrame, own: Collection[str] = ()) -> None:
     Args:
         rows: raw ones, sorted by `ticker` (a category) and `day`.
         own: names of columns that are none.
+        is_settled: (rows,) of those that are adjusted already.
     """
     for name in sorted({*rows}.difference(STANDARD, own)):
-        if role_of(name) or (steps := _steps(rows, name)) is None or not steps.any():
+        if role_of(name) or (steps := _steps(rows, name, is_settled)) is None or not steps.any():
             continue
         row = np.flatnonzero(steps)
         gaps, noise, told = _seen(rows, row, steps[row])
@@ -181,7 +185,7 @@ def require_no_factors(rows: pd.DataFrame, own: Collection[str] = ()) -> None:
             )
 
 
-def _steps(rows: pd.DataFrame, name: str) -> Float64Array | None:
+def _steps(rows: pd.DataFrame, name: str, is_settled: pd.Series | None) -> Float64Array | None:
     """Return (rows,) logarithms of a factor of single days, or changes of a lasting one; None for what is no factor."""
     if (rows[name] < 0).any():
         return None
@@ -191,7 +195,9 @@ def _steps(rows: pd.DataFrame, name: str) -> Float64Array | None:
     level, of_day = (np.where(np.abs(one) < _ROUNDING, 0.0, one) for one in (level, of_day))
     is_lasting = (of_day != 0) & (is_first | (np.append(0.0, of_day[:-1]) != 0))
     steps = level if is_lasting.any() else of_day
-    return steps if np.count_nonzero(steps) <= max(_OFTEN * len(rows), 2 * is_first.sum()) else None
+    if np.count_nonzero(steps) > max(_OFTEN * len(rows), 2 * is_first.sum()):
+        return None
+    return steps if is_settled is None else np.where(is_settled, 0.0, steps)
 
 
 def adjust_for_events(

@@ -125,23 +125,16 @@ def _numbers_in(cell: str | Float64Array, title: str, table: Table, choices: Cho
     return values
 
 
-def kept(names: set[str], choices: Choices) -> list[str]:
-    """Return the names of further columns that are kept, sorted. Raises ConfigError for one that no file has."""
-    if not choices.keep:
-        return sorted(names)
-    wanted = {*choices.keep} - {"none"}
-    for name in sorted(wanted - names):
-        has = ", ".join(sorted(names)) or "none"
-        raise ConfigError(f"--keep: expected columns of the files, got {name!r}{hint(name, names)}; they have {has}")
-    return sorted(wanted)
-
-
 def with_joined(rows: pd.DataFrame, choices: Choices) -> pd.DataFrame:
-    """Return rows, sorted by `ticker` (a category) and `day`, with the columns of all files of `choices.join`.
+    """Return rows, sorted by `ticker` (a category) and `day`, with the further columns that are kept, and those of all
+    files of `choices.join`.
 
     Columns of slow files have another one, NAME_age, the sessions since their value is known. Raises `DataError` where
-    a file cannot be read, has no row of these tickers, or would tell the future.
+    a file cannot be read, has no row of these tickers, or would tell the future, and ConfigError for a column that is
+    to be kept, and that no file has.
     """
+    names, wanted = {*rows}.difference(STANDARD), {*choices.keep} - {"none"}
+    rows = rows[[*STANDARD, *sorted(names & wanted if choices.keep else names)]]
     sessions, key = np.unique(rows["day"]), ["day", "ticker"]
     bars = rows[key].astype({"day": np.int64, "ticker": str}).sort_values("day", kind="stable").reset_index()
     for text in choices.join:
@@ -161,6 +154,10 @@ def with_joined(rows: pd.DataFrame, choices: Choices) -> pd.DataFrame:
         if taken := {*columns} & {*rows}:
             raise DataError(f"expected new names of columns in {path}, got {min(taken)!r}, which there is; rename it")
         rows = rows.join(joined[columns])
+    names |= {*rows}.difference(STANDARD)
+    for name in sorted(wanted - names):
+        has = ", ".join(sorted(names)) or "none"
+        raise ConfigError(f"--keep: expected columns of the files, got {name!r}{hint(name, names)}; they have {has}")
     return rows
 
 

@@ -32,7 +32,7 @@ from data.prepare.adjustment import (
 )
 from data.prepare.append import benchmark_file, read_prepared, with_new_events, with_old_bars
 from data.prepare.files import NO_BAR, NO_TABLE, NOT_READ, Table, found_files, read_table, shown, ticker_of
-from data.prepare.join import kept, with_joined
+from data.prepare.join import with_joined
 from data.prepare.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
 from data.prepare.rows import SAME, flatten, require_one_bar_a_day, rows_of, settle
 from data.prepare.survey import PrepareSummary, survey_of
@@ -157,10 +157,14 @@ def _adjusted(
     if not choices.keep:
         require_no_factors(rows, own)
     rows, notes, adjusted = with_factors(rows, own)
-    rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
-    summary.notes += [*mends, *notes]
+    own |= {*STANDARD} if choices.keep else {*rows}
+    rows = with_joined(rows, choices)
+    is_old = rows["day"] < np.fmin(first, last + 1)  # those of the earlier file, which are adjusted
+    require_no_factors(rows, own, is_old)
+    rows, of_joined, others = with_factors(rows, own, is_old)
+    summary.notes += [*mends, *notes, *of_joined]
     events = pd.concat([mended, events[~events["is_due"]]])
-    live = events[~events["ticker"].isin(adjusted)]
+    live = events[~events["ticker"].isin(adjusted | others)]
     is_due, is_settled = live["is_due"], None
     if old is not None:
         rows, is_due, is_settled = with_new_events(old, rows, live, first_days)

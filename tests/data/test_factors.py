@@ -1,6 +1,7 @@
 """Adjustment factors: prices tell them from a user's columns, and which way they work; none becomes a feature."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -150,6 +151,64 @@ def test_a_factor_of_a_day_adjusts_the_bars_that_it_is_appended_to(tmp_path: Pat
     np.testing.assert_allclose(pd.read_parquet(target)["close"], expected, rtol=1e-6)
     assert "and it never changes; --keep adjustmentfactor keeps it" in summary.notes[0]
     np.testing.assert_allclose(pd.read_parquet(target)["factor"], COLUMNS["score"]["A"], rtol=1e-6)
+
+
+def joined(
+    folder: Path, frames: dict[str, pd.DataFrame], title: str, days: slice = slice(None), **said: Any
+) -> tuple[list[str], pd.DataFrame]:
+    """Notes, and bars to which a file with the column is joined; after the first days they are appended."""
+    for name, own in frames.items():
+        written(folder / "source" / f"{name}.csv", own.drop(columns=title)[days])
+    column = pd.concat(own[["Date", title]].assign(Ticker=name) for name, own in frames.items())
+    path, target = written(folder / "column.csv", column), folder / "bars.parquet"
+    summary = prepare(folder / "source", target, append=bool(days.start), choices=Choices(join=(str(path),), **said))
+    return summary.notes, pd.read_parquet(target)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FACTORS if "empty" not in kind])
+def test_a_joined_factor_is_one(kind: str, tmp_path: Path) -> None:
+    """It adjusts prices that move by it, is left out where none do, and is a column where a person says so."""
+    adjusted = files(kind, "adj_factor", is_raw=False)
+    for place, frames in enumerate((files(kind, "adj_factor"), adjusted)):
+        notes, bars = joined(tmp_path / str(place), frames, "adj_factor")
+        np.testing.assert_allclose(bars["close"], pd.concat([*adjusted.values()])["Close"], rtol=1e-9)
+        assert [*bars][2:] == [*PRICES, "volume"] and notes[0].startswith(
+            ("prices adjusted by 'adj_factor'", "'adj_factor' is left out")[place]
+        )
+    _, bars = joined(tmp_path, files(kind, "adj_factor"), "adj_factor", keep=("adj_factor",))
+    np.testing.assert_array_equal(bars["adj_factor"], np.concatenate([*COLUMNS[kind].values()]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "title", "power", "words"),
+    [
+        ("divisor", "adj_factor", 2, r"on 2010-02-15 that prices allow, got a move of -50% on 2010-02-15; mend it"),
+        ("a day late", "adj_factor", 1, r"on 2010-02-16 that prices allow, got a move of -50% on 2010-02-15"),
+        ("divisor", "x7", 1, "got 'x7', which moves as prices do in splits; title it adj_factor to adjust by it"),
+    ],
+)
+def test_a_joined_factor_that_bars_contradict_is_refused(
+    kind: str, title: str, power: int, words: str, tmp_path: Path
+) -> None:
+    frames = {name: own.assign(**{title: own[title] ** power}) for name, own in files(kind, title).items()}
+    with refused(words):
+        joined(tmp_path, frames, title)
+    assert title in joined(tmp_path, frames, title, keep=(title,))[1]
+
+
+def test_a_joined_score_called_factor_stays_a_column(tmp_path: Path) -> None:
+    notes, bars = joined(tmp_path, files("score", "factor"), "factor")
+    np.testing.assert_array_equal(bars["factor"], np.concatenate([*COLUMNS["score"].values()]))
+    assert "'factor' is no adjustment factor, by its values: a further column" in notes
+
+
+@pytest.mark.parametrize("kind", ["divisor", "multiplier", "of a day"])
+def test_a_joined_factor_adjusts_the_bars_that_new_ones_are_appended_to(kind: str, tmp_path: Path) -> None:
+    """Once, on the day of a split and none before or after."""
+    for first, last in ((0, 25), (25, 30), (30, 31), (31, 50), (50, DAYS)):
+        _, bars = joined(tmp_path, files(kind, "adj_factor"), "adj_factor", slice(first, last))
+    expected = pd.concat([*files(kind, "adj_factor", is_raw=False).values()])["Close"]
+    np.testing.assert_allclose(bars["close"], expected, rtol=1e-6)
 
 
 def test_columns_of_a_user_under_names_of_parts_stay_columns(tmp_path: Path) -> None:
