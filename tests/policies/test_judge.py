@@ -1,6 +1,7 @@
 """Policies of anybody against what is known of them: equal rules earn equal money, and leaks are named."""
 
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from gymnasium.utils.env_checker import check_env
 from data.features.nine import CLOSE, OPEN
 from data.features.wide import WideBars
 from main import main
+from tests.once import computed_once
 from tests.tiny_run import TINY, frame, to_reproduce, unjudged
 from training import api
 from training.api import TradedMarket, judge, load_market
+from training.evaluation.compared import Baselines
 from training.evaluation.measures import METRICS
 from training.policies.read import read_table
 from utils.config.settings import read_settings
@@ -26,6 +29,13 @@ from utils.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 QUICK = EvaluationConfig(rivals="none", random_pickers=40)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def baselines_once() -> Iterator[None]:
+    """Fit the same baselines once: half of the time of a judgement."""
+    with computed_once(Baselines, "fitted"):
+        yield
 
 
 @pytest.fixture(scope="module")
