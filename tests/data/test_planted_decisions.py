@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
 from data.synthetic.built_in import SESSIONS, built_in_market
 from data.synthetic.kinds import PLANTED_KINDS
@@ -13,7 +14,7 @@ from training.evaluation.baselines import BandRule, Tuning, numbers_of
 from training.rollout import roll_out
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
-RULES = EnvironmentConfig()
+RULES, CPU = EnvironmentConfig(), torch.device("cpu")
 
 
 def leads(kind: str) -> dict[str, float]:
@@ -21,16 +22,13 @@ def leads(kind: str) -> dict[str, float]:
     oracle."""
     planted = SyntheticConfig(kind=kind, days=1200, stocks=16)
     market, scores = built_in_market(planted, DataConfig(context_window_days=64), RULES)
-    tuning, found = Tuning.of(market, Portfolio.on(market, RULES)), {}
-    for name in ("rule", "oracle"):
-        # A score is a log return: percent, and followed in full.
-        known = [100 * getattr(scores, name)[ahead] for ahead in SESSIONS]
-        rules = [BandRule(one, timing=cash, usual=float(np.nanmean(one))) for one, cash in product(known, (0.0, 1.0))]
-        forecasts = Forecasts.joined([rule.forecasts(tuning.risk) for rule in rules])
-        numbers = numbers_of(rules, tuning.risk.device)
-        played = roll_out(tuning.portfolio, forecasts, starts=tuning.starts, steps=tuning.steps, **numbers)
-        found[name] = float(played.excess.mean(1).max())
-    return found
+    tuning, names = Tuning.of(market, Portfolio.on(market, RULES)), ("rule", "oracle")
+    # A score is a log return: percent, and followed in full.
+    known = [100 * getattr(scores, name)[ahead] for name in names for ahead in SESSIONS]
+    rules = [BandRule(one, timing=cash, usual=float(np.nanmean(one))) for one, cash in product(known, (0.0, 1.0))]
+    forecasts, numbers = Forecasts.joined([rule.forecasts(tuning.risk) for rule in rules]), numbers_of(rules, CPU)
+    played = roll_out(tuning.portfolio, forecasts, starts=tuning.starts, steps=tuning.steps, **numbers)
+    return dict(zip(names, played.excess.mean(1).view(2, -1).amax(1).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in PLANTED_KINDS if kind != "martingale"])

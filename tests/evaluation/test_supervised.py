@@ -51,11 +51,11 @@ def tuning_of(market: Market) -> Tuning:
 
 
 def lead(market: Market, rule: BandRule) -> float:
-    """Profit over the benchmark over all days of a market."""
-    portfolio, steps = Portfolio.on(market, RULES), len(market.dates) - 65
-    play(portfolio, rule.policy(tuning_of(market).risk), torch.tensor([64]), steps=steps)
-    ends = [float(account.equity_curve[-1].log()) for account in (portfolio.account, portfolio.benchmark)]
-    return ends[0] - ends[1]
+    """Profit over the benchmark over all days of a market, in windows side by side."""
+    portfolio, steps = Portfolio.on(market, RULES), (len(market.dates) - 65) // 8
+    play(portfolio, rule.policy(tuning_of(market).risk), 64 + steps * torch.arange(8), steps=steps)
+    own, other = (account.equity_curve[-1].log() for account in (portfolio.account, portfolio.benchmark))
+    return float((own - other).sum())
 
 
 def test_ridge_is_least_squares_on_augmented_rows() -> None:
@@ -81,9 +81,9 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
 
 
 def test_baselines_find_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "_WINDOWS", 4)
-    monkeypatch.setattr(supervised, "_ROUNDS", 60)
-    market = market_of("momentum", days=2000)
+    monkeypatch.setattr(baselines, "_WINDOWS", 2)
+    monkeypatch.setattr(supervised, "_ROUNDS", 40)
+    market = market_of("momentum", days=1500)
     unseen, scores = built_in_market(SyntheticConfig(kind="momentum", days=1000, stocks=12), SPLIT, RULES, seed=2)
     planted = max(lead(unseen, BandRule(scores.rule[20], unit, largest=0.2)) for unit in (10.0, 30.0, 100.0))
     for name, baseline in fit_supervised(market, tuning_of(market)).items():
@@ -93,8 +93,8 @@ def test_baselines_find_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_fits_learn_only_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit, once or rolling, depends on results that are known by then, and a day's scores on the days up to it."""
-    monkeypatch.setattr(supervised, "_ROUNDS", 20)
-    monkeypatch.setattr(baselines, "_WINDOWS", 4)
+    monkeypatch.setattr(supervised, "_ROUNDS", 10)
+    monkeypatch.setattr(baselines, "_WINDOWS", 2)
     market = market_of("momentum", days=1200, stocks=4)
     day = market.splits.validation.first + 110
     other = corrupted(market, day + 1)
@@ -126,7 +126,7 @@ def test_what_cannot_be_fitted_is_left_out_with_one_line(spoil: str, caplog: pyt
 
 def dated_a_day_early(kind: str) -> Market:
     """A market whose file has each close in the row of the session before."""
-    drawn = synthetic_market(SyntheticConfig(kind=kind, days=2000, stocks=12), 1)
+    drawn = synthetic_market(SyntheticConfig(kind=kind, days=1000, stocks=12), 1)
     frame = bars_frame(drawn)
     frame["close"] = frame.groupby("ticker")["close"].shift(-1)
     loader = StockDataLoader.from_frame(frame.dropna(), config=SPLIT, investable_tickers=drawn.tickers[:12])
@@ -148,7 +148,7 @@ def judged(market: Market) -> Evaluation:
 def test_closes_that_are_dated_a_day_early_are_called_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervised, "_ROUNDS", 2)
     monkeypatch.setattr(baselines, "_WINDOWS", 2)
-    leaking, healthy = judged(dated_a_day_early("momentum")), judged(market_of("momentum", days=2000))
+    leaking, healthy = judged(dated_a_day_early("momentum")), judged(market_of("momentum", days=1000))
     assert healthy.suspicion == "" and "leak" not in healthy.sentence
     ic = leaking.ahead[RIDGE].session.ic
     assert ic > MOST_IC > 2 * abs(healthy.ahead[RIDGE].session.ic)

@@ -48,8 +48,8 @@ def past(close: Float64Array, sessions: int, early: int = 0) -> Float64Array:
 def test_labels_are_told_through_noise(late: int, sessions: int, prices: Panel) -> None:
     of_close = label(prices[1], late, sessions, 0.3, seed=sessions + late)
     of_open = label(np.vstack((prices[0][1:], prices[1][-1:])), late, sessions, 0.4, seed=late)
-    for values in (of_close, -of_open):
-        assert found(values, prices).is_label and "return of sessions" in found(values, prices).reason
+    for one in (found(values, prices) for values in (of_close, -of_open)):
+        assert one.is_label and "return of sessions" in one.reason
 
 
 @pytest.mark.parametrize("late", [0, 2, 40])
@@ -96,9 +96,8 @@ def test_an_event_after_which_stocks_drift_is_honest(prices: Panel) -> None:
 def test_values_that_all_stocks_share_are_held_against_their_mean(prices: Panel) -> None:
     index = np.log(prices[1]).mean(axis=1)
     later, noise = np.append(np.diff(index), np.nan), np.random.default_rng(1).standard_normal(DAYS)
-    assert found(np.tile(later[:, None], STOCKS), prices).session.ic > 0.97
-    assert found(np.tile(later[:, None], STOCKS), prices).reason
-    assert found(np.tile(noise[:, None], STOCKS), prices).reason == ""
+    told, honest = (found(np.tile(values[:, None], STOCKS), prices) for values in (later, noise))
+    assert told.session.ic > 0.97 and told.reason and not honest.reason
 
 
 def test_scale_and_order_preserving_changes_do_not_matter(prices: Panel) -> None:
@@ -109,11 +108,12 @@ def test_scale_and_order_preserving_changes_do_not_matter(prices: Panel) -> None
 def test_values_that_never_change_are_missing_or_few_tell_nothing(prices: Panel) -> None:
     constant = np.tile(np.arange(STOCKS, dtype=float), (DAYS, 1))
     few = past(prices[1], 1)[:100, :2]
-    for values, some in ((constant, prices), (constant * np.nan, prices), (few, (prices[1][:100, :2],) * 2)):
-        assert found(values, some).reason == "" and found(values, some).warning == ""
     monthly = np.where(np.arange(DAYS)[:, None] % 21 == 0, past(prices[1], 1), np.nan)
     for values, is_told in ((constant * np.nan, False), (monthly, False), (constant, True)):
-        assert ("their persistence is" in found(values, prices).sentence) == is_told
+        one = found(values, prices)
+        assert (one.reason, one.warning) == ("", "") and ("their persistence is" in one.sentence) == is_told
+    one = found(few, (prices[1][:100, :2],) * 2)
+    assert (one.reason, one.warning) == ("", "")
 
 
 def test_what_holds_the_future_is_named() -> None:
