@@ -62,6 +62,7 @@ def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_ten_resets_on_the_default_file_keep_memory_flat(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     gaps = {"missing": 0.0, "delist": 0.0, "late_start": 0.0, "halt": 0.0}
@@ -72,6 +73,7 @@ def test_ten_resets_on_the_default_file_keep_memory_flat(tmp_path: Path) -> None
     assert done.stdout.count("(60, 9)") == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "says"),
     [
