@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from data.features.inputs import TradeInputs
 from tests.once import computed_once
 from tests.tiny_run import keep_in, tiny_in, unjudged
+from training.forecasts.training_days import TrainingDays
 from utils import pictures
 from utils.memory_profiler import MemoryProfiler, restart_profiler
 from utils.pictures import _figure, new_figure
@@ -83,6 +84,13 @@ def blank_pictures() -> Iterator[None]:
 def formulas_once() -> Iterator[None]:
     """Search the formulas of equal markets once a process: that takes half of the time of a tiny run."""
     with computed_once(TradeInputs, "fit_formulas"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def days_once() -> Iterator[None]:
+    """Compute the training days of equal markets once for a module's tests."""
+    with computed_once(TrainingDays, "of"):
         yield
 
 

@@ -15,12 +15,13 @@ import pytest
 from main import main
 from tests.tiny_run import frame, records, run, unjudged
 from training.commands.table import COMMANDS
+from training.evaluation import supervised
 from training.run.results import status_block
 from utils.config.cli import parse_command
 from utils.config.trader import Config
 from utils.runs.run_log import RunLog
 
-pytestmark = pytest.mark.usefixtures("small_heap")
+pytestmark = pytest.mark.usefixtures("small_heap", "days_once")
 POLICIES = {
     "champion",
     *("best agent", "random picker", "equal weight", "buy and hold", "equal risk"),
@@ -28,7 +29,10 @@ POLICIES = {
 }
 
 
-def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_what_people_look_at(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised, "_ROUNDS", 20)
     assert run(tiny, "--run", "one", "--rivals", "learned") == 0
     folder = tiny.parent / "runs" / "one"
     for name in ("learning.png", "equity.png", "memory.png"):

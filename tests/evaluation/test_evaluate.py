@@ -12,6 +12,7 @@ import pytest
 
 from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run, to_reproduce, unjudged
+from training.evaluation import supervised
 from training.evaluation.holdout import LEDGER
 from training.evaluation.measures import METRICS
 
@@ -32,7 +33,7 @@ def train(folder: Path, *flags: str) -> None:
 
 
 def evaluate(runs: Path, *flags: str) -> int:
-    words = ["--random-pickers", "60", "--threads", "1", *([] if "--rivals" in flags else ["--rivals", "none"])]
+    words = ["--random-pickers", "20", "--threads", "1", *([] if "--rivals" in flags else ["--rivals", "none"])]
     return main(["evaluate", "--runs-dir", str(runs), *([] if "--run" in flags else ["--run", "one"]), *words, *flags])
 
 
@@ -47,8 +48,11 @@ def over_a_year(folder: Path) -> float:
     return float(100 * 252 * equity.pct_change().mean())
 
 
-def test_an_evaluation_leaves_report_results_trades_and_equity_and_repeats_to_the_bit(runs: Path) -> None:
+def test_an_evaluation_leaves_report_results_trades_and_equity_and_repeats_to_the_bit(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With learned baselines and an index."""
+    monkeypatch.setattr(supervised, "_ROUNDS", 20)
     folder, index = runs / "one" / "evaluation-validation", runs.parent / "index.csv"
     closes = pd.Series(np.linspace(100, 130, 300), pd.bdate_range("2000-01-03", periods=300).astype(str))
     closes.rename_axis("date").rename("close").to_csv(index)
