@@ -56,11 +56,23 @@ LONGEST = (
 """Files that begin first, so that no process ends with one of them while the others are idle."""
 
 
+def is_slow(path: Path) -> bool:
+    """Whether all tests of a file or folder are slow."""
+    name = path.relative_to(Path(__file__).parent).as_posix()
+    return f"{name}/".startswith(SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file whose tests are left out, where all are collected: that takes each process a while."""
+    is_left_out = config.option.markexpr == "not slow" and [Path(one).name for one in config.args] == ["tests"]
+    return True if is_left_out and is_slow(collection_path) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests, and put the longest files first; `--no-loadscope-reorder` keeps this order."""
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
+        if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 

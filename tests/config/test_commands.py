@@ -74,6 +74,7 @@ def test_the_program_draws_whatever_backend_a_notebook_hands_down(
     assert main() == 0 and validate_backend(os.environ["MPLBACKEND"]) == "agg"
 
 
+@pytest.mark.slow
 def test_help_is_the_same_without_docstrings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ print(code, *(name for name in sys.argv[1].split() if name in sys.modules))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "loaded"),
     [
