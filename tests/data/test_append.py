@@ -48,8 +48,7 @@ def without_last_day(folder: Path, bars: Frame) -> Path:
     return folder / "bars.parquet"
 
 
-@pytest.mark.parametrize("factor", [0.995, 0.5, 25.0])
-@pytest.mark.parametrize("repeated", [21, 5, 1])
+@pytest.mark.parametrize(("factor", "repeated"), [(0.995, 21), (0.995, 1), (0.5, 5), (25.0, 1)])
 def test_a_past_that_was_adjusted_again_is_taken(
     factor: float, repeated: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

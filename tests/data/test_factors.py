@@ -84,7 +84,11 @@ def test_a_factor_that_adjusts_nothing_is_left_out(kind: str, is_raw: bool, word
     np.testing.assert_array_equal(bars["close"][:DAYS], files(kind, "factor", is_raw=is_raw)["A"]["Close"])
     told = f"'factor' is left out: it seems to be an adjustment factor, and {words}; --keep factor keeps it"
     assert summary.notes == [told]
-    _, bars = run(tmp_path, texts(files(kind, "factor", is_raw=is_raw)), choices=Choices(keep=("factor",)))
+
+
+def test_a_factor_that_a_person_keeps_is_a_column(tmp_path: Path) -> None:
+    kind = "divisor of Qlib"
+    _, bars = run(tmp_path, texts(files(kind, "factor", is_raw=False)), choices=Choices(keep=("factor",)))
     np.testing.assert_array_equal(bars["factor"], np.concatenate([*COLUMNS[kind].values()]))
 
 

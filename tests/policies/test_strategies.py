@@ -20,7 +20,7 @@ from utils.config.trader import EnvironmentConfig
 
 GAPS = {"missing": 0.0, "delist": 0.0, "late_start": 0.0, "halt": 0.0}
 MARKET = market_of(random_panel(np.random.default_rng(4), 170, 12, **GAPS, jump=0.01))
-FIRST, STEPS, RATE, FEE = 70, 90, 0.001, 50 / 10_000 / 252
+FIRST, STEPS, RATE, FEE = 70, 65, 0.001, 50 / 10_000 / 252
 BARS = MARKET.wide()
 OPEN, CLOSE = (frame.astype(float) for frame in (BARS.open, BARS.close))
 LOG, N = np.log(CLOSE), len(CLOSE.columns)
