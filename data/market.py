@@ -75,6 +75,10 @@ class Market:
         """What several inputs need of the days before one, and that day: the last that was asked for."""
         return {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs."""
+        return {name: value for name, value in vars(self).items() if name != "memo"}
+
     def wide(self, columns: NDArray[np.int64] | None = None, stop: int | None = None) -> WideBars:
         """Return the bars of some columns, by default all, up to a day, that one excluded."""
         tickers = self.tickers if columns is None else [self.tickers[column] for column in columns]

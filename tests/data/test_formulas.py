@@ -1,6 +1,7 @@
 """Formulas: one that moves returns is found, noise has none; values as in plain pandas; nothing reads ahead."""
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -96,6 +97,27 @@ def test_what_moves_unlike_stocks_is_none() -> None:
     data[last + 1 :, 3, [*PRICES]] **= 10
     market = with_features(replace(market, data_array=data, investable_columns=np.arange(2)))
     assert market.stock_columns.tolist() == [0, 1, 2, 3]
+
+
+def test_of_a_large_market_some_stocks_tell() -> None:
+    """All that may be bought, and of the others so many, from all of the market, that they are 256."""
+    panel = random_panel(np.random.default_rng(0), 200, 400)
+    for asked, most in ((10, 256), (300, 0)):
+        market = market_of(panel, investable=tuple(range(asked)))
+        columns, bought = market.stock_columns, len(market.investable_columns)
+        others, told = len(columns) - bought, np.diff(columns[bought:])
+        assert (columns[:bought] == market.investable_columns).all() and len(columns) == max(bought, most)
+        assert not others or (told.max() < 8 and columns[-1] > 380 and columns[bought] < 20)
+
+
+def test_what_is_remembered_of_a_market_goes_to_no_copy() -> None:
+    market, found = told()
+    found.of(market, slice(100, 120))
+    known = market.memo["bought"][1]
+    assert found.of(market, slice(50, 60)).any() and market.memo["bought"][1] is known
+    copy = pickle.loads(pickle.dumps(market))
+    assert market.memo and not copy.memo and not replace(market).memo
+    np.testing.assert_array_equal(found.of(copy, slice(100, 120)), found.of(market, slice(100, 120)))
 
 
 def test_days_that_are_not_learned_from_change_nothing() -> None:
