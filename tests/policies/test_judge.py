@@ -431,14 +431,6 @@ def test_of_a_policy_that_never_trades_one_line_says_so(
         assert "never traded" in page and "skill in" not in page and "Parts and differences" not in page
 
 
-def test_a_list_says_what_policies_of_the_user_may_buy(tmp_path: Path, tiny: Path, policies: Path) -> None:
-    frame(300, 5).to_parquet(tmp_path / "data.parquet")
-    (tmp_path / "list.txt").write_text("T1\nT3\n")
-    words = ("--config", str(tiny), "--policy", f"{policies}:fair", "--data", str(tmp_path / "data.parquet"))
-    assert evaluate(tmp_path, *words, "--investable", str(tmp_path / "list.txt")) == 0
-    assert set(pd.read_csv(judged(tmp_path, "fair") / "trades.csv")["ticker"]) == {"T1", "T3"}
-
-
 def test_a_judgement_hands_on_frames_and_shows_itself_in_few_lines(market: TradedMarket) -> None:
     """As pandas and empyrical read them, whose measures are the same; baselines are the same beside any policy."""
     short_drift_as_pairs = short_drift(market.market.wide(market.market.investable_columns))

@@ -309,17 +309,6 @@ def test_it_may_stop_between_any_two_steps(market: Market) -> None:
         assert plain(run_generation(trainer)) == whole
 
 
-def test_prices_after_training_change_no_agent(market: Market) -> None:
-    """Validation does see them, and chooses nothing."""
-    data = market.data_array.copy()
-    later = data[market.splits.train.last + 1 :, :, :4]
-    later *= torch.linspace(1, 3, len(later)).numpy()[:, None, None]
-    one, two = (tiny_trainer(prices) for prices in (market, replace(market, data_array=data)))
-    before, after = ([record["validation"] for record in generations(trainer, 2)] for trainer in (one, two))
-    assert before != after
-    assert_equal(one, two)
-
-
 def test_what_training_days_take_is_free_once_training_has_ended() -> None:
     trainer = tiny_trainer()
     (_,) = generations(trainer, 1)
