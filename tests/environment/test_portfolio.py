@@ -43,6 +43,13 @@ def test_copies_share_the_benchmark_of_their_window_and_lanes_are_what_each_is_a
         assert torch.equal(other.account.equity_curve[:, 0], portfolio.account.equity_curve[:, window])
 
 
+def test_whoever_wants_what_the_benchmark_wants_is_the_benchmark() -> None:
+    """To the bit, through gaps and ends of stocks."""
+    portfolio = random_world(5, 60).env
+    play(portfolio, lambda one: one.wanted, STARTS, steps=20)
+    assert torch.equal(portfolio.account.equity_curve, portfolio.benchmark.equity_curve)
+
+
 def test_a_benchmark_may_hold_what_nobody_may_buy() -> None:
     """It comes after the investable columns; targets that are narrower hold nothing of it."""
     market = random_world(2, 60).market
