@@ -40,8 +40,8 @@ settings.load_profile("project")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process more than there are cores: some tests mostly wait for the programs that they start."""
-    return 1 + (os.cpu_count() or 1)
+    """As many processes as there are cores; one more for slow tests, which mostly wait for programs that they start."""
+    return (os.cpu_count() or 1) + (config.option.markexpr == "slow")
 
 
 SLOW = (

@@ -260,15 +260,16 @@ def by_own_slopes(values: pd.DataFrame, moves: pd.DataFrame, log_open: pd.DataFr
     own = moves.sub(moves.mean(axis=1), axis=0).where(moves.notna().cumsum() > 1)[values.columns]
     std = 100 * np.sqrt((own**2).ewm(halflife=20, min_periods=5).mean())
     std = std.clip(0.3 * std.mean(axis=1), 3 * std.mean(axis=1), axis=0)
-    slopes = pd.DataFrame(0.0, values.index, values.columns)
-    for place in range(2, len(values)):
-        past = slice(place - 1)
-        known = (ahead.notna() & std.notna()).iloc[past]
-        weight = (1 / std.iloc[past] ** 2).where(known)
-        products = values.iloc[past] * ahead.iloc[past].clip(-5 * std.iloc[past], 5 * std.iloc[past]) * weight
-        squares = values.iloc[past] ** 2 * weight
-        prior = 500 * squares.sum().sum() / max(known.sum().sum(), 1)
-        slopes.iloc[place] = (products.sum() / (squares.sum() + prior)).fillna(0.0)
+    known = (ahead.notna() & std.notna()).to_numpy()
+    value, square = values.to_numpy(), np.where(known, 1 / std**2, 0.0)
+    returns = np.where(known, ahead.clip(-5 * std, 5 * std), 0.0)
+    slopes = np.zeros(values.shape)
+    for day in range(2, len(values)):
+        past = slice(day - 1)
+        squares = (value[past] ** 2 * square[past]).sum(axis=0)
+        prior = 500 * squares.sum() / max(known[past].sum(), 1)
+        products = (value[past] * returns[past] * square[past]).sum(axis=0)
+        slopes[day] = products / np.maximum(squares + prior, 1e-12)
     slopes = (values * slopes).where(moves[values.columns].notna())
     return slopes.sub(slopes.mean(axis=1), axis=0).fillna(0.0)
 
