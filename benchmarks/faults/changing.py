@@ -159,7 +159,7 @@ def walk(runs: Path, name: str, world: World, *, is_disturbed: bool) -> list[dic
         for _ in range(4):
             if (ended := paper("step", name)).code == 0:
                 return
-            # A price may come back from a halt as far away as after a split: of 292 halts in 104 worlds one has.
+            # A price may come back from a halt as far away as after a split.
             assert ended.code == 2 and (is_disturbed or ended.says("got what looks like a")), ended.shown
             for old, new in (change for since, change in world.renames.items() if is_disturbed and since <= day):
                 paper("rename", name, old, new)

@@ -195,8 +195,8 @@ def age(bars: WideBars) -> pd.DataFrame:
 
 
 def overnight_return(bars: WideBars, days: int, least: int) -> pd.DataFrame:
-    """Return the overnight returns of some sessions, at least so many, summed up (Lou, Polk and Skouras 2019, "A tug of
-    war: Overnight versus intraday expected returns")."""
+    """Return the sum of the overnight returns of the last sessions, of which `least` must be known (Lou, Polk and
+    Skouras 2019, "A tug of war: Overnight versus intraday expected returns")."""
     return np.log(bars.open / bars.previous_close).rolling(days, min_periods=least).sum()
 
 

@@ -1,9 +1,8 @@
 """The screen: which of all formulas of the grammar seem to tell most of returns to come.
 
 All are tried at once: the moments of quantities under conditions are products of matrices, stock by stock, and memory
-is in the returns, which are summed up over the days to come. What each stock's own slope tells is the gain of the
-shrunk slopes beside one for all: the squares of moments, each over its variance and a prior's, summed up, less what
-noise has.
+is in the returns, which are summed up over the days to come. Slopes of each stock are scored by what they explain,
+shrunken as random coefficients are, beyond one slope for all and beyond what noise explains.
 """
 
 from __future__ import annotations
@@ -135,7 +134,8 @@ class _Screen:
 
     def scores(self, values: Float32Array, under: Float32Array, *, tail: str = "") -> Float32Array:
         """Return scores of candidates, (2, sets, states, values, conditions, half-lives): about the squares of their
-        t-statistics, and the sums of these of each stock by itself beyond what noise and all in common would have.
+        t-statistics with one slope for all stocks; and the explained variance of shrunken slopes of each stock beside
+        that one, less its expectation under noise.
 
         Args:
             values: (days, n, values).
@@ -207,9 +207,10 @@ class _Screen:
 
 
 def _gains(autocovariance: Float64Array, cells: int) -> Float32Array:
-    """Return the variance of memories over that of what is remembered, (..., half-lives), from their (half-lives, ...)
-    autocovariances at lags of as many sessions, over so many cells; autocorrelations are interpolated between the lags.
-    Those within three standard errors count as 0: long memories would sum up their errors."""
+    """Return the variance of memories over that of what is remembered, (..., half-lives), from (half-lives, ...)
+    autocovariances, whose lags are the half-lives, estimated from `cells` observations; autocorrelations are
+    interpolated between the lags. Those within three standard errors count as 0: long memories would sum up their
+    errors."""
     correlation = autocovariance / np.maximum(autocovariance[:1], 1e-9)
     correlation[np.abs(correlation) < 3 / np.sqrt(max(cells, 1))] = 0.0
     gains = np.ones((*autocovariance.shape[1:], len(HALF_LIVES)), dtype=np.float32)

@@ -100,7 +100,7 @@ def test_what_moves_unlike_stocks_is_none() -> None:
 
 
 def test_of_a_large_market_some_stocks_tell() -> None:
-    """All that may be bought, and of the others so many, from all of the market, that they are 256."""
+    """All investable ones, and an evenly spaced sample of the others, 256 in all."""
     panel = random_panel(np.random.default_rng(0), 200, 400)
     for asked, most in ((10, 256), (300, 0)):
         market = market_of(panel, investable=tuple(range(asked)))

@@ -194,7 +194,7 @@ class Book:
 
     def entitled(self, dividend: Mapping[str, Any], today: str, shares: Mapping[str, float]) -> float:
         """Return the shares at the close before an ex-date, in units of that day; after `today` those of today."""
-        since, ticker = dividend["since"], dividend["ticker"]
-        known = [body["positions"] for date, body in self.journal.sessions.items() if date < since]
-        held = shares if today < since else [{}, *known][-1]
+        sessions, since, ticker = self.journal.sessions, dividend["since"], dividend["ticker"]
+        last = next((date for date in reversed(sessions) if date < since), None)
+        held = shares if today < since else sessions[last]["positions"] if last else {}
         return float(held.get(ticker, 0.0) * dividend["ratio"] / self.journal.units(since)[ticker])
