@@ -186,6 +186,8 @@ class Account:
         may_buy = (~self.is_locked & self.is_trading)[:, None]
         if self.quotes.is_member is not None:
             may_buy = may_buy & self.quotes.is_member[self.day]
+        if self.device.type == "cpu" and bool(may_buy.all()):  # a card would wait for its host
+            return lacking
         # What reduces a position, long or short, is always allowed.
         reducing = lacking.clamp(-self.shares.clamp(min=0), (-self.shares).clamp(min=0))
         return torch.where(may_buy, lacking, reducing)
@@ -241,17 +243,17 @@ class Account:
             bought = bought * fits[:, None]
             is_dust = (self.shares == 0) & (bought * price < _DUST * self.rules.initial_capital)
             order = torch.where(is_dust, 0.0, bought) + sold
-        value = order * price
-        self.cash = self.cash - value.sum(1) - rate * value.abs().sum(1)
-        self._book(order, value)
+        self._book(order, order * price)
         return order
 
     def _book(self, order: Tensor, value: Tensor) -> None:
-        """Change shares by (L, n) orders of a value; count positions, what was traded and paid."""
+        """Change cash and shares by (L, n) orders of a value; count positions, what was traded and paid."""
         before, after, paid = self.shares, self.shares + order, value.abs()
         total = paid.sum(1)
+        cost = self.rules.cost_rate * total
+        self.cash = self.cash - value.sum(1) - cost
         self.traded += total
-        self.costs += self.rules.cost_rate * total
+        self.costs += cost
         spent = value + self.rules.cost_rate * paid
         has_ended, is_larger = (after == 0) & (before != 0), after.abs() > before.abs()
         if self.is_signed:
@@ -310,9 +312,7 @@ class Account:
             leaves = is_lost | (worth <= 0)[:, None]
         closed = -self.shares * leaves
         if self.device.type != "cpu" or bool(leaves.any()):  # a card would wait for its host
-            value = closed * price
-            self.cash = self.cash - value.sum(1) - self.rules.cost_rate * value.abs().sum(1)
-            self._book(closed, value)
+            self._book(closed, closed * price)
         self.mark(self.cash + (self.shares * price).sum(1))
         return closed, price
 

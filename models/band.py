@@ -93,6 +93,8 @@ def _shadow_price(
     for _ in range(_STEPS):
         step = price + value / falls
         goes = (value.abs() > _FITS) & (step * sign > 0) & step.isfinite()
+        if price.device.type == "cpu" and not bool(goes.any()):
+            break
         price = torch.where(goes, step, price)
         value, falls = single.excess(price, cost)
     price, is_open = price.double(), value.abs() > _FITS
