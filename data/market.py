@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
 
 logger = logging.getLogger(__name__)
+Known = TypeVar("Known")
 _LIKE = 3.0
 """Factor by which the size of a column's returns may differ from that of stocks that may be bought."""
 _MOST_STOCKS = 256
@@ -72,8 +73,16 @@ class Market:
 
     @cached_property
     def memo(self) -> dict[str, tuple[int, Any]]:
-        """What several inputs need of the days before one, and that day: the last that was asked for."""
+        """What several inputs need of the days before one, by name, and that day."""
         return {}
+
+    def known_until(self, name: str, stop: int, compute: Callable[[int], Known]) -> Known:
+        """Return what is known of the days before one, or of more: all days of training and validation at once."""
+        if self.memo.get(name, (-1,))[0] < stop:
+            last = min(max(stop, self.splits.validation.last + 1), len(self.dates))
+            self.memo[name] = last, compute(last)
+        found: Known = self.memo[name][1]
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy in another process needs."""

@@ -30,6 +30,8 @@ _COMPLETE = 0.99
 """Coverage of the learned rows from which on missing values get no input of their own."""
 _ROUNDING = 1e-4
 """Share of a feature's largest value up to which it varies by the rounding of prices."""
+_KEPT_CELLS = 2**19
+"""Days times stocks up to which values of features are kept: those of a large market are large."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,9 @@ class FeatureInputs:
 
         A feature that never varies there but by rounding is left out; one that lacks values has an input that says so.
         """
-        inputs, close, bars = list[FeatureInput](), market.close[: len(is_used)], StockBars(market, len(is_used))
+        inputs, bars, stop = list[FeatureInput](), StockBars.bought(market, len(is_used)), len(is_used)
         for feature in (one for one in market.features if one.group != LIBRARY):
-            read = FeatureValues(values_from(feature, bars), close)
+            read = FeatureValues(values_from(feature, bars)[:stop], market.close[:stop])
             values = np.where(is_used, read.values, np.nan)
             known = values[np.isfinite(values)].astype(np.float64)
             if not known.size or np.ptp(known) <= _ROUNDING * np.abs(known).max():
@@ -152,9 +154,9 @@ class FeatureInputs:
     def columns(self, market: Market, days: slice) -> Iterator[tuple[int, Float32Array]]:
         """Yield place and (days, n) values of each input on some days. Raises DataError where the market lacks one."""
         days = slice(*days.indices(len(market.dates)))
-        close, bars = market.close[: days.stop], StockBars(market, days.stop)
+        close, bars = market.close[: days.stop], StockBars.bought(market, days.stop)
         for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
-            read = FeatureValues(values_from(feature_of(market, name), bars), close)
+            read = FeatureValues(values_from(feature_of(market, name), bars)[: days.stop], close)
             for place, feature in inputs:
                 yield place, feature.of(read, days)
 
@@ -183,7 +185,7 @@ def values_of(market: Market, name: str, days: slice) -> Float32Array:
     Raises `DataError` if the market does not have it.
     """
     days = slice(*days.indices(len(market.dates)))
-    return values_from(feature_of(market, name), StockBars(market, days.stop))[days.start :]
+    return values_from(feature_of(market, name), StockBars.bought(market, days.stop))[days]
 
 
 def feature_of(market: Market, name: str) -> Feature:
@@ -201,22 +203,31 @@ def feature_of(market: Market, name: str) -> Feature:
 class StockBars:
     """Bars of a market's stocks before a day: in blocks, for frames of a large market are large."""
 
-    def __init__(self, market: Market, stop: int, count: int | None = None) -> None:
-        """Take the first of its stocks, by default those that may be bought; each is seen beside all of them."""
-        self.count, self.stop = len(market.investable_columns) if count is None else count, stop
-        if market.memo.get("whole", (-1,))[0] != stop:
-            market.memo["whole"] = stop, market.wide(market.stock_columns, stop)
-        self.whole: WideBars = market.memo["whole"][1]
+    def __init__(self, market: Market, stop: int, count: int, *, keeps: bool = False) -> None:
+        """Take the first of its stocks; each is seen beside all of them. Values of features may be kept."""
+        self.count, self.stop, self.known = count, stop, dict[str, Float32Array]()
+        self.keeps = keeps and stop * count <= _KEPT_CELLS
+        self.whole: WideBars = market.wide(market.stock_columns, stop)
         blocks = stock_blocks(stop, self.count)
         self.blocks = [market.wide(market.stock_columns[: self.count][block], stop) for block in blocks]
+
+    @classmethod
+    def bought(cls, market: Market, stop: int) -> Self:
+        """Return those of the stocks that may be bought, of at least these days, which keep values of features."""
+        bought = len(market.investable_columns)
+        return market.known_until("bars", stop, lambda last: cls(market, last, bought, keeps=True))
 
 
 def values_from(feature: Feature, bars: StockBars) -> Float32Array:
     """Return the (days, n) values of a feature, NaN where there is none."""
+    if feature.name in bars.known:
+        return bars.known[feature.name]
     values, last = np.empty((bars.stop, bars.count), dtype=np.float32), 0
     for some in [bars.whole] if feature.reads_all else bars.blocks:
         first, last = last, min(last + len(some.tickers), bars.count)
         with np.errstate(all="ignore"):
             values[:, first:last] = feature.of(some).to_numpy(np.float32)[:, : last - first]
     values[~np.isfinite(values)] = np.nan
+    if bars.keeps:
+        bars.known[feature.name] = values
     return values

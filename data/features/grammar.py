@@ -36,6 +36,8 @@ HALF_LIVES = (0, 1, 3, 10, 40)
 """Sessions of memory; 0: none."""
 _LARGEST, _TAIL, _LARGE = 4.0, 1.0, 0.7
 """Deviations to which quantities are clipped, beyond which they are extreme, and of a condition that holds."""
+_FORGOTTEN = 1e-30
+"""Below which memories are none: with numbers below 1e-38 a CPU multiplies many times more slowly."""
 _OWN_HALF_LIFE, _LEAST_PAST = 120, 20
 _KNOWN_LATER, NO_RETURN, LARGEST_RETURN = 2, 500, 5.0
 """Sessions until a next return is known, sessions without any by which own slopes are shrunk, and deviations to which
@@ -111,14 +113,9 @@ class Quantities:
 
     @classmethod
     def bought(cls, market: Market, stop: int) -> Self:
-        """Return those of the stocks that may be bought, of at least these days and all training days."""
-        known, table = market.memo.get("bought", (0, None))
-        if known < stop:
-            stop = max(stop, market.splits.train.last + 1)
-            table = cls(market, stop, slice(len(market.investable_columns)))
-            market.memo["bought"] = stop, table
-        found: Self = table
-        return found
+        """Return those of the stocks that may be bought, of at least these days."""
+        bought = slice(len(market.investable_columns))
+        return market.known_until("quantities", stop, lambda last: cls(market, last, bought))
 
     @cached_property
     def names(self) -> list[str]:
@@ -286,4 +283,6 @@ def remembered(values: Float32Array, half_life: int) -> Float32Array:
     if not half_life:
         return values
     kept = np.float32(0.5 ** (1 / half_life))
-    return np.asarray(scipy.signal.lfilter(np.ones(1, np.float32), np.array([1, -kept]), values, axis=0), np.float32)
+    sums = scipy.signal.lfilter(np.ones(1, np.float32), np.array([1, -kept]), values, axis=0)
+    sums[np.abs(sums) < _FORGOTTEN] = 0.0
+    return np.asarray(sums, np.float32)

@@ -113,8 +113,8 @@ def test_of_a_large_market_some_stocks_tell() -> None:
 def test_what_is_remembered_of_a_market_goes_to_no_copy() -> None:
     market, found = told()
     found.of(market, slice(100, 120))
-    known = market.memo["bought"][1]
-    assert found.of(market, slice(50, 60)).any() and market.memo["bought"][1] is known
+    known = market.memo["quantities"][1]
+    assert found.of(market, slice(50, 60)).any() and market.memo["quantities"][1] is known
     copy = pickle.loads(pickle.dumps(market))
     assert market.memo and not copy.memo and not replace(market).memo
     np.testing.assert_array_equal(found.of(copy, slice(100, 120)), found.of(market, slice(100, 120)))
