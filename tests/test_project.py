@@ -1,13 +1,15 @@
 """Files about the project agree: version and changelog, requirements and lock file, hooks and CI."""
 
 import re
+import subprocess
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from utils import VERSION
+from utils import COMMITS, VERSION
 
 ROOT = Path(__file__).parent.parent
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -24,6 +26,23 @@ def test_the_changelog_begins_with_this_version() -> None:
     assert versions[0] == VERSION
     assert sorted(versions, key=Version, reverse=True) == versions
     assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def test_commits_of_earlier_versions_are_in_the_history_and_in_the_docs() -> None:
+    page = (ROOT / "docs" / "runs.md").read_text()
+    rows = re.findall(r"^\| (\d[^ ,]+).* \| `git checkout (\w+)` \|$", page, re.MULTILINE)
+    assert {f"{version}.0": commit for version, commit in rows} == COMMITS
+    if git("rev-parse", "--is-shallow-repository") != "false\n":
+        pytest.skip("no history")
+    history = git("rev-list", "HEAD")
+    for version, commit in COMMITS.items():
+        assert re.search(f"^{commit}", history, re.MULTILINE)
+        assert f'VERSION = "{version}"\n' in git("show", f"{commit}:utils/__init__.py")
 
 
 def test_the_lock_file_pins_every_requirement_within_its_range() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from data.synthetic.kinds import PLANTED_KINDS
 from training.commands.table import COMMANDS, help_lists
+from utils import checkout
 from utils.config.cli import ParsedCommand, parse_command
 from utils.config.kinds import Mark
 from utils.config.settings import (
@@ -206,8 +207,8 @@ def test_a_removed_setting_is_refused_with_what_took_its_place(tmp_path: Path, n
     with pytest.raises(ConfigError, match=re.escape(expected)):
         from_dict({name: 3}, Config)
     run = RunLog.create(tmp_path, "one", {**to_dict(Config()), concern: {last: 3}})
-    tag = "v0.15.0" if name in ("learning.n_steps", "learning.discount") else "v0.12.0"
-    with pytest.raises(ConfigError, match=rf"one/config.json, got: .*\({name}\), which git tag {tag} reads; [^\n]*$"):
+    how = re.escape(checkout("0.15.0" if name in ("learning.n_steps", "learning.discount") else "0.12.0"))
+    with pytest.raises(ConfigError, match=rf"one/config.json, got: .*\({name}\), which {how} reads; [^\n]*$"):
         run.settings(Config)
 
 

@@ -20,6 +20,7 @@ from training.paper.account import Account
 from training.paper.journal import JOURNAL, STOP, Journal
 from training.run.market import read_market_record
 from training.run.saved import open_saved_run
+from utils import checkout
 from utils.errors import ConfigError
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import REPORT
@@ -145,14 +146,14 @@ def test_where_no_account_is_one_is_begun(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_an_account_of_an_earlier_version_is_refused_in_one_line(fresh: Commands) -> None:
-    """Its journal says nothing of its layout, or an earlier one, with which a tag goes on."""
+    """Its journal says nothing of its layout, or an earlier one, with which an earlier version goes on."""
     path = fresh.path / JOURNAL
     with Journal(path) as journal:
         opening = {name: value for name, value in journal.opening.items() if name != "layout"}
     for layout, command, remedy in (
         ({}, "step", "open a new one with `paper open`"),
-        ({"layout": 2}, "report", "git tag v0.13.0 goes on with it, or open a new one with `paper open`"),
-        ({"layout": 2}, "status", "git tag v0.13.0 goes on with it"),
+        ({"layout": 2}, "report", f"{checkout('0.13.0')} goes on with it, or open a new one with `paper open`"),
+        ({"layout": 2}, "status", f"{checkout('0.13.0')} goes on with it"),
     ):
         path.unlink()
         Journal.create(path, opening | layout)

@@ -226,12 +226,12 @@ def test_one_of_the_last_schema_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schema", range(15, module.READABLE[0]))
-def test_one_of_an_earlier_schema_names_the_tag_that_reads_it(tmp_path: Path, schema: int) -> None:
-    """Also where a damaged one is newer; every schema since 15 has a tag."""
+def test_one_of_an_earlier_schema_names_the_commit_that_reads_it(tmp_path: Path, schema: int) -> None:
+    """Also where a damaged one is newer; every schema since 15 has one."""
     seal(save(tmp_path, 1), schema=schema)
     save_damaged(tmp_path, 2, encode_state(small_state()), run_id="run", config_hash="hash")
-    tag = rf"got {schema} in .*generation-000001; `git checkout v\d+\.\d+\.\d+` continues it"
-    with pytest.raises(ConfigError, match=tag):
+    reader = r"`git checkout [0-9a-f]{8}` \(version \d+\.\d+\.\d+\)"
+    with pytest.raises(ConfigError, match=rf"got {schema} in .*generation-000001; {reader} continues it"):
         newest(tmp_path, "run")
 
 

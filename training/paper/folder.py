@@ -28,6 +28,7 @@ from training.paper.known import known_market, under_known_names
 from training.paper.sessions import Sessions
 from training.run.market import load_market, read_market_record
 from training.signals.broker_orders import require_symbol
+from utils import checkout
 from utils.config.settings import from_dict, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 LAYOUT = 3
 """Version of the journal's contents; increased when accounts of an earlier version cannot continue as they are."""
-READ_BY = {2: "v0.13.0"}
-"""The git tag that goes on with accounts of an earlier version."""
+READ_BY = {2: "0.13.0"}
+"""The version that goes on with accounts of an earlier version."""
 _FEATURES = "features.py"
 """Copy of the file of own features, if there is one."""
 
@@ -113,7 +114,7 @@ def opened(path: Path, head: str | None = None, *, reads_only: bool = False) -> 
                 "restore the file from a copy"
             )
         if (layout := journal.opening.get("layout")) != LAYOUT:
-            reader = f"git tag {READ_BY[layout]} goes on with it, or " if layout in READ_BY else ""
+            reader = f"{checkout(READ_BY[layout])} goes on with it, or " if layout in READ_BY else ""
             raise ConfigError(
                 f"expected an account of this version, got {path.name} of an earlier one; {reader}open a new one with "
                 "`paper open`"

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from utils import checkout
 from utils.config import kinds
 from utils.config.kinds import Mark
 from utils.errors import ConfigError
@@ -36,8 +37,8 @@ REMOVED: Mapping[str, str] = {
     **dict.fromkeys(("learning.n_steps", "learning.discount"), "the network of fuel breaks learns whole returns"),
 }
 """What took the place of settings that shaped the results of earlier versions."""
-LAST_WITH = {**dict.fromkeys(REMOVED, "v0.12.0"), "learning.n_steps": "v0.15.0", "learning.discount": "v0.15.0"}
-"""Git tags of the last versions that read them."""
+LAST_WITH = {**dict.fromkeys(REMOVED, "0.12.0"), "learning.n_steps": "0.15.0", "learning.discount": "0.15.0"}
+"""The last versions that read them."""
 LATEST = "latest"
 """Value of `resume` that stands for the newest run."""
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -191,7 +192,7 @@ def from_saved(values: Mapping[str, Any], kind: type[Built]) -> Built:
     require(isinstance(values, Mapping), "a table of settings", values)
     known = settings_of(kind)
     if gone := next((name for name in flatten(values) if name not in known and name in REMOVED), None):
-        raise ConfigError(f"settings of an earlier version ({gone}), which git tag {LAST_WITH[gone]} reads")
+        raise ConfigError(f"settings of an earlier version ({gone}), which {checkout(LAST_WITH[gone])} reads")
     return from_dict(values, kind)
 
 

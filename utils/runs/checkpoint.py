@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from utils import checkout
 from utils.errors import CheckpointError, ConfigError, as_program_error
 from utils.runs.durable import fsync, is_litter, new_directory, remove_directory
 
@@ -39,8 +40,8 @@ State = dict[str, dict[str, Any]]
 Used = TypeVar("Used")
 SCHEMA, READABLE = 23, (22, 23)
 """Version of the content of a state, and those that are read: of 22 no formula has slopes of each stock."""
-READ_BY = {15: "v0.12.0", 16: "v0.13.0", 17: "v0.14.0", 18: "v0.15.0", 19: "v0.16.0", 20: "v0.17.0", 21: "v0.19.0"}
-"""Git tags of the last versions that read earlier ones."""
+READ_BY = {15: "0.12.0", 16: "0.13.0", 17: "0.14.0", 18: "0.15.0", 19: "0.16.0", 20: "0.17.0", 21: "0.19.0"}
+"""The last versions that read earlier ones."""
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 
@@ -194,8 +195,8 @@ def read_manifest(path: Path) -> Manifest:
         # Sealing again must give the same bytes, so that no bit can change unnoticed.
         _require(_sealed(body) == data, f"{MANIFEST} is damaged: its sha256 does not match")
         if (schema := body["schema"]) not in READABLE:
-            tag = READ_BY.get(schema)
-            how = "use the version that wrote it" if tag is None else f"`git checkout {tag}` continues it"
+            version = READ_BY.get(schema)
+            how = "use the version that wrote it" if version is None else f"{checkout(version)} continues it"
             raise ConfigError(
                 f"expected a checkpoint of schema {SCHEMA}, got {schema!r} in {path}; {how}, or start a new run"
             )
