@@ -195,12 +195,13 @@ class MemoryProfiler:
         for name, now in self.snapshots[-1].measures.items():
             row = {"first": first.measures.get(name, math.nan), "last": now}
             row["change"] = now - row["first"]
-            slope = {} if name not in slopes else {"slope per visit": slopes[name]}
+            slope = {} if name not in slopes else {"each time": slopes[name]}
             growth = 100.0 * row["change"] / row["first"] if row["first"] else None
             row = {column: _in_gb(name, value) for column, value in (row | slope).items()}
             rows.append({"measure": _NAMES.get(name, name), **row, "growth %": growth})
-        columns = ("measure", "first", "last", "change", "growth %", "slope per visit")
-        return f"memory growth since {first.label!r}\n{table(rows, columns, digits=3)}"
+        columns = ("measure", "first", "last", "change", "growth %", "each time")
+        head = f"memory growth since {first.label!r}; each time: from one snapshot of a place to its next, usually"
+        return f"{head}\n{table(rows, columns, digits=3)}"
 
     def trend_table(self, last: int = MAX_SNAPSHOTS, place: str | None = None) -> str:
         """Return a row for each of the last snapshots, of all or of a place, with the change of RAM since the one

@@ -78,7 +78,7 @@ def test_ten_resets_on_the_default_file_keep_memory_flat(tmp_path: Path) -> None
     ("script", "says"),
     [
         ("env_reuse.py", ["Environment created once", *[f"Episode {n}: Reset" for n in range(1, 11)], "ok: All 10"]),
-        ("episode.py", ["Total reward: ", "memory [Gen 1: After evaluate_population] RAM ", "slope per visit"]),
+        ("episode.py", ["Total reward: ", "memory [Gen 1: After evaluate_population] RAM ", "memory growth since"]),
     ],
 )
 def test_a_script_runs_without_a_file(tmp_path: Path, script: str, says: list[str]) -> None:

@@ -27,6 +27,8 @@ def test_a_terminal_shows_a_table_and_the_answer_or_everything(
     for text in LINES:
         assert text in log and (text in shown) == is_verbose, text
     assert ("verdict: " in shown) == is_verbose and "RESULT  validation" in shown
+    growth, judging, after = (log.index(text) for text in ("memory growth", "judging the", "memory of judging"))
+    assert growth < judging < after, "judging is no growth"
     if is_verbose:
         return
     assert re.match(rf"ERL trader {VERSION.rpartition('.')[0]}, run\s+\S+runs/one:\s+2\s+generations\s+of\s+4", shown)

@@ -113,13 +113,18 @@ def _draw_progress(run: RunLog, config: Config) -> None:
 
 def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     """Judge the champion; write and show the results."""
-    _draw_progress(run, config)  # before judging, which would look like growth
+    # Both before judging, which would look like growth.
+    _draw_progress(run, config)
+    profiler = get_profiler()
+    how = {"all_phases": profiler.is_reporting, "shows_objects": config.memory_report != "off"}
+    logger.info("%s", profiler.analysis(**how), extra=FILE_ONLY)
     logger.info("judging the champion against its baselines")
     evaluation = judge_training(trainer, config, run.path)
     trainer.safe_point()
-    get_profiler().log_memory("end")
-    how = {"all_phases": get_profiler().is_reporting, "shows_objects": config.memory_report != "off"}
-    logger.info("%s", get_profiler().analysis(**how), extra=FILE_ONLY)
+    before, after = profiler.snapshots[-1], profiler.log_memory("After judging")
+    sizes = (*(one.measures["rss_mb"] / 1024 for one in (before, after)), peak_rss_mb() / 1024)
+    told = "memory of judging, which trains nothing: RAM %.2f GB before, %.2f GB after, peak of the run %.2f GB"
+    logger.info(told, *sizes, extra=FILE_ONLY)
     write_evaluation(evaluation, run.path)
     draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
     summary = _summary(trainer, evaluation)
