@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.screen import screen
 from utils import progress as module
 from utils.progress import LINE_SECONDS, Progress, Reporter, progress
 from utils.runs.console import ConsoleHandler
@@ -89,11 +90,23 @@ def test_a_terminal_gets_a_bar_for_what_takes_a_while(
     delay: float,
     is_shown: bool,
 ) -> None:
-    screen = io.StringIO()
-    screen.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stderr", screen)
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(module, "DELAY_SECONDS", delay)
     for _ in progress([1, 2], "train", "update"):
         clock.now += 100
         assert said(caplog) == [], "a bar says it"
-    assert ("train" in screen.getvalue() and "/2" in screen.getvalue()) == is_shown
+    assert ("train" in terminal.getvalue() and "/2" in terminal.getvalue()) == is_shown
+
+
+def test_nothing_of_a_bar_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that was drawn before its time, to say what is being done."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Progress("training", "generation", 3) as shown, Progress("train", "update", 9) as inner:
+        for one in (shown, inner):
+            one.describe("at work")
+        assert len(screen(terminal.getvalue())) == 2
+    assert screen(terminal.getvalue()) == []

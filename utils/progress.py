@@ -42,6 +42,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.bar.clear()  # closing one leaves what was drawn before the delay
         self.bar.close()
         REPORTER.end(self)
 

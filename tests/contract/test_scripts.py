@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 
 from benchmarks.trainers import run_generation
 from tests.market_cases import random_panel
+from tests.screen import screen
 from tests.small_market import panel_frame
 from tests.tiny import tiny_trainer
 from tests.tiny_run import tiny_in
@@ -134,24 +136,42 @@ def test_what_is_looked_for_in_a_log_is_there(tmp_path: Path, program: list[str]
     assert "memory [" not in (tmp_path / "main.log").read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [80, 100])
-def test_a_terminal_shows_the_phase_in_its_bar_and_rows_above_it(
-    tmp_path: Path, program: list[str], columns: int
-) -> None:
+def in_terminal(command: list[str], folder: Path, columns: int, stop_at: str | None = None) -> tuple[int, str]:
+    """Run a command in a terminal, with Ctrl-C where it shows a text; return its exit code and what it writes."""
     terminal, end = os.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    command = [*program, "--run", f"wide-{columns}"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdin=end, stdout=end, stderr=end, env=environment)
+    process = subprocess.Popen(command, cwd=folder, stdin=end, stdout=end, stderr=end, env=environment)
     os.close(end)
     shown = b""
     with contextlib.suppress(OSError):  # which ends what a terminal gives
         while part := os.read(terminal, 65536):
             shown += part
+            if stop_at is not None and stop_at in shown.decode(errors="replace"):
+                process.send_signal(signal.SIGINT)
+                stop_at = None
     os.close(terminal)
-    assert process.wait() == 0
-    lines = [line for line in re.split(r"[\r\n]+", shown.decode()) if line.strip()]
+    return process.wait(), shown.decode()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_first_generation_leaves_no_bar(tmp_path: Path, program: list[str]) -> None:
+    command = [*program, "--run", "stopped", "--learning.gradient-steps", "20000"]
+    code, shown = in_terminal(command, tmp_path, 100, stop_at="Training agents: ")
+    lines = screen(shown)
+    assert code == 130 and not any("|" in line for line in lines), lines
+    asked, told = (next(line for line in lines if text in line) for text in ("at the next safe", "stopped by SIGINT"))
+    assert asked.startswith("stopping at") and told.startswith("WARNING "), lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_terminal_shows_the_phase_in_its_bar_and_rows_above_it(
+    tmp_path: Path, program: list[str], columns: int
+) -> None:
+    code, shown = in_terminal([*program, "--run", f"wide-{columns}"], tmp_path, columns)
+    assert code == 0
+    lines = [line for line in re.split(r"[\r\n]+", shown) if line.strip()]
     bars = [line for line in lines if "|" in line]
     for phase in ("Evaluating agents", "Evolving population: 1 -> 2", "Training agents", "Validating agent"):
         assert any(line.startswith(f"Generation 1 / 2: {phase}") for line in bars), phase

@@ -65,7 +65,8 @@ class SafePoint:
         self._signal, self._asked_at = number, time.monotonic()
         try:
             # A handler may interrupt a logging call: direct writing cannot deadlock on its lock.
-            os.write(2, b"stopping at the next safe point; once more to stop at once\n")
+            clear = b"\r\x1b[J" if os.isatty(2) else b""  # of bars, which are drawn anew below
+            os.write(2, clear + b"stopping at the next safe point; once more to stop at once\n")
         except OSError:  # the terminal is closed: what follows is in the run's log
             null = os.open(os.devnull, os.O_WRONLY)
             for output in (1, 2):
