@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from training.run.results import status_block
+from training.run.results import generation_row, status_block
 from utils.config.trader import EnvironmentConfig
 
 RULES = EnvironmentConfig(initial_capital=10_000.0)
@@ -56,3 +56,20 @@ def test_the_block_of_a_generation() -> None:
     noise = "exploration noise 0.10; 12 updates skipped\n"
     assert_says(trained(15_680, **LOSSES), "Replay      15680 / 50000, ready\n", losses, noise)
     assert_says(trained(6960), "Replay      Buffer not ready: 6960 / 10000\n", "Learning    not trained;")
+
+
+def test_the_row_of_a_generation_keeps_its_columns_apart() -> None:
+    """With more than an hour left, four digits of fitness and a large buffer."""
+    record = {
+        **RECORD,
+        "generation": 1234,
+        "seconds": {"left": 360_300.0},
+        "fitness": {"mean": 1234.5, "max": 12_345.6, "min": -1234.5, "std": 999.9},
+        "validation": {"champion": 12_345.6, "agents": 2345.6, "benchmark": 1.0, "added_error": 1234.5},
+        "learning": {"elite_profit_percent": 12_345.6, "evidence_p_value": 0.0},
+        "memory": {"rss_mb": 512.0, "gpu_reserved_mb": 0.0, "environments": 2, "agents": 17},
+    }
+    head, row, memory = generation_row(record, is_first=True).splitlines()[-3:]
+    numbers = "1234 1234 12346 -1234 999.9 12345.6 12345.6 +2345 +- 1234 p < 0.001 100h05"
+    assert " ".join(row.split()) == numbers and len(head) <= len(row) <= 80
+    assert memory == "      RAM 0.50 GB, environments 2, agents 17, buffer 8,120 / 50,000"

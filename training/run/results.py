@@ -220,19 +220,27 @@ def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
     a record see `status_block`."""
     validation, learning, fitness, memory = (record[part] for part in ("validation", "learning", "fitness", "memory"))
     error = validation.get("added_error", math.nan)
-    added = f"{validation['agents'] - validation['benchmark']:+.1f} +- {error:.1f}"
-    spread = "".join(f"{math.nan if fitness[name] is None else fitness[name]:>6.1f}" for name in _SPREAD)
-    left, replay = tqdm.format_interval(record["seconds"]["left"]), record["replay"]
+    added = _at_most(14, "{:+.1f} +- {:.1f}", validation["agents"] - validation["benchmark"], error)
+    known = (math.nan if fitness[name] is None else fitness[name] for name in _SPREAD)
+    spread = "".join(f" {_at_most(5, '{:.1f}', value):>5}" for value in known)
+    minutes, replay = round(record["seconds"]["left"]) // 60, record["replay"]
+    left = f"{minutes // 60}h{minutes % 60:02d}" if minutes >= 60 else tqdm.format_interval(record["seconds"]["left"])
     gpu = f", GPU {memory['gpu_allocated_mb'] / 1024:,.2f} GB" if memory["gpu_reserved_mb"] else ""
     alive = f"environments {memory['environments']}, agents {memory['agents']}"
     row = (
         f"{record['generation']:>4}{spread}{learning['elite_profit_percent']:>9.1f}{validation['champion']:>11.1f} "
-        f"{added:>14}{p_words(learning['evidence_p_value']):>10}{left:>6}\n"
+        f"{added:>14}{p_words(learning['evidence_p_value']):>10} {left:>5}\n"
         f"      RAM {memory['rss_mb'] / 1024:,.2f} GB{gpu}, {alive}, buffer {replay['size']:,} / {replay['capacity']:,}"
     )
     spread = "".join(f"{name:>6}" for name in _SPREAD)
     head = f"{' gen'}{spread}{'training':>9}{'validation':>11} {'agents add':>14}{'evidence':>10}{'left':>6}"
     return f"\n{'fitness, %':>28}{'profit per episode, %':>35}\n{head}\n{row}" if is_first else row
+
+
+def _at_most(width: int, form: str, *values: float) -> str:
+    """Return numbers in a form with a decimal each, or without decimals where that is wider."""
+    text = form.format(*values)
+    return text if len(text) <= width else form.replace(".1f", ".0f").format(*values)
 
 
 def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, evidence: str) -> str:
