@@ -16,7 +16,8 @@ from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.rollout import PopulationResults
 from utils.memory.census import count_living
-from utils.memory_profiler import MemoryProfiler, clean_up
+from utils.memory.guard import release_free_memory
+from utils.memory_profiler import GENERATION, MemoryProfiler, clean_up
 from utils.progress import Progress
 from utils.runs.console import FILE_ONLY
 
@@ -137,10 +138,13 @@ class GenerationLog:
         return {**phases, "total": totals[-1], "average": average, "left": left}
 
     def _memory(self) -> dict[str, float] | None:
+        """Return the memory that all reports of the generation tell, before the checkpoint copies the state."""
         if self.profiler is None:
             return None
+        release_free_memory()
+        now = self.profiler.log_memory(f"Gen {self.generation}: After {GENERATION}").measures
         names = ("rss_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb", *count_living())
-        return {name: self.profiler.snapshots[-1].measures[name] for name in names}
+        return {name: now[name] for name in names}
 
 
 def _spread(fitness: Tensor) -> dict[str, float | None]:

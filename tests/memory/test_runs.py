@@ -39,9 +39,9 @@ def trainer_of(profiler: MemoryProfiler, population: int = 16) -> ERLTrainer:
 
 
 def train(profiler: MemoryProfiler, trainer: ERLTrainer) -> str:
-    run_generation(trainer)
-    profiler.log_memory("generation")
-    return profiler.summary_line()
+    memory, line = run_generation(trainer)["memory"], profiler.summary_line()
+    assert line.startswith(f"RAM {memory['rss_mb'] / 1024:,.2f} GB "), "all reports read one snapshot"
+    return line
 
 
 def test_a_trainer_has_two_environments_its_agents_a_champion_and_a_buffer(profiler: MemoryProfiler) -> None:
@@ -69,7 +69,8 @@ def test_leaked_owners_are_named_by_the_second_generation(profiler: MemoryProfil
         for is_named in (False, True):
             kept += [made() for _ in range(10)]
             assert train(profiler, trainer).endswith(f"growing: {owner}") == is_named
-        since = "generation" if len(profiler.visits("generation")) > OWNER_STEPS else "baseline"
+        begun = trainer.generation - OWNER_STEPS
+        since = f"Gen {begun}: After generation" if begun else "baseline"
         assert profiler.leaks()[owner].startswith(f"+10 a generation since [{since}], now ")
         assert "growing" not in train(profiler, trainer)
 

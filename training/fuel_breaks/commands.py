@@ -38,7 +38,7 @@ from utils.config.fuel_breaks import (
 )
 from utils.config.settings import settings_hash
 from utils.errors import CheckpointError, ConfigError, DataError
-from utils.memory.guard import peak_rss_mb
+from utils.memory.guard import peak_rss_mb, release_free_memory
 from utils.memory_profiler import BASELINE, GENERATION, get_profiler
 from utils.progress import Progress, progress
 from utils.runs.checkpoint import Checkpoint
@@ -154,6 +154,8 @@ def run_train(
         trainer.seconds["total"] = spent + clock() - started
         with session.saving(trainer) as save:
             for record in _generations(trainer):
+                release_free_memory()
+                get_profiler().log_memory(f"Gen {trainer.generation}: After {GENERATION}")
                 save(record)
                 logger.info("%s", status_lines(record))
                 note = "; ".join(caveats(config, trainer.scores))

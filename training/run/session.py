@@ -18,8 +18,8 @@ from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
 from utils.config.settings import RunSettings, flatten, settings_hash, settings_to_resume, to_dict
 from utils.errors import CheckpointError, MemoryLimitReached
-from utils.memory.guard import MemoryGuard, release_free_memory
-from utils.memory_profiler import GENERATION, get_profiler, restart_profiler
+from utils.memory.guard import MemoryGuard
+from utils.memory_profiler import get_profiler, restart_profiler
 from utils.runs.checkpoint import Checkpoint, checkpoint_writer, list_checkpoints, read_manifest
 from utils.runs.console import LOG, setup_logging
 from utils.runs.devices import choose_device, choose_threads, seed_everything
@@ -102,9 +102,6 @@ class Session(Generic[Settings]):
         with writing as write:
 
             def save(record: dict[str, Any]) -> float:
-                release_free_memory()
-                # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.
-                get_profiler().log_memory(f"Gen {trainer.generation}: After {GENERATION}")
                 self.run.append(record)
                 started = time.perf_counter()
                 write(trainer.generation, trainer.state_dict())
