@@ -29,6 +29,8 @@ Days = int | NDArray[np.int64] | Tensor
 """A day, or one for each lane."""
 STOCK_FEATURES, ACCOUNT_FEATURES = 6, 4
 """Of an observation's `portfolio` and `account`, see `TradingEnvironment`."""
+COUNTED = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
+"""Whole numbers among the sums of an episode."""
 
 
 class Observation(dict[str, NDArray[np.float32]]):
@@ -45,8 +47,7 @@ def _so_far(name: str) -> property:
 
     def told(env: "TradingEnvironment") -> Any:
         env._require_reset()
-        value = env._of_lanes(getattr(env.account.summary(), name))
-        return value if env._is_batched else value.item()
+        return env._told(name, env._of_lanes(getattr(env.account.summary(), name)))
 
     return property(told)
 
@@ -262,6 +263,10 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         array: NDArray[Any] = values.cpu().numpy()
         return array if self._is_batched else array[0]
 
+    def _told(self, name: str, value: Any) -> Any:
+        """Return what is told of a sum: of the only lane a number, of lanes what there is."""
+        return value if self._is_batched else int(value) if name in COUNTED else value.item()
+
     def _observe(self) -> tuple[Observation, dict[str, Any]]:
         account, rules = self.account, self.rules
         day, investable = self._of_lanes(account.day), len(self.tickers)
@@ -304,7 +309,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         totals: dict[str, Any] = {f.name: self._of_lanes(getattr(summary, f.name)) for f in fields(summary)}
         totals |= {"excess_percent": self._of_lanes(excess)}
         totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
-        totals = totals if self._is_batched else {name: value.item() for name, value in totals.items()}
+        totals = {name: self._told(name, value) for name, value in totals.items()}
         if self.account.is_done:
             self._clear(totals)
         return dict(totals)

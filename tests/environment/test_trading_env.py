@@ -126,6 +126,7 @@ def test_observations_rewards_and_totals_agree_with_the_twin(seed: int, steps: i
     assert sorted(one["profit"] - one["costs"] for one in trades) == pytest.approx(sorted(shown.results), abs=1e-3)
     totals = env.get_episode_summary()
     assert totals["trades"] == totals["positions_opened"] == len(trades) == totals["wins"] + totals["losses"]
+    assert {type(value) for value in (totals["trades"], env.num_trades, env.days_with_positions)} == {int}
     assert totals["costs"] == pytest.approx(sum(one["costs"] for one in trades))
     assert totals["final_equity"] == pytest.approx(equity) == pytest.approx(rules.initial_capital + sum(shown.results))
     ahead = 100 * (equity - float(benchmark.equity)) / rules.initial_capital
