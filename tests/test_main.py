@@ -128,6 +128,7 @@ def test_memory_is_reported_on_request(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool, report: str
 ) -> None:
     """A person's own count of the objects sees all of the trainer's, too."""
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
     seen = list[Counter[str]]()
 
@@ -143,7 +144,10 @@ def test_memory_is_reported_on_request(
     for text in ("memory [Gen 1: After train_population] RAM ", "memory trend\n", "memory growth since 'Trainer init"):
         assert shown.count(text) == times, text
     counts = r"\[Gen 1: After evolve_population\] .*DDPGAgent 4, ReplayBuffer 1, .*, lists [\d,]+, dicts [\d,]+"
-    assert len(re.findall(counts, shown)) == times
+    assert len(re.findall(counts, shown.replace("\n  ", " "))) == times
+    if is_terminal:
+        assert not [line for line in shown.splitlines() if len(line) > 80 and str(tiny.parent) not in line]
+    assert "GPU" not in shown and "largest objects\n" not in shown
 
 
 def test_a_run_without_a_holdout_trains_to_the_end_and_says_so(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,10 @@ _NUMBER = re.compile(r"^Gen \d+: (After )?")
 _SIZES = {"rss": "RAM", "vms": "virtual", "uss": "unique", "gpu_allocated": "GPU", "gpu_reserved": "GPU reserved"}
 _NAMES = {f"{key}_mb": f"{name} GB" for key, name in _SIZES.items()} | CLASSES
 """Of measures, as they are shown."""
+_COLUMNS = dict(zip(CLASSES, ("envs", "agents", "buffers"), strict=True))
+"""Of a table within 80 columns."""
+MIN_MB = 10
+"""Smallest of the largest objects."""
 WARM_UP_VISITS = 2
 OWNER_STEPS = 2
 """Generations in a row at which environments, agents or buffers that leak have become more."""
@@ -97,7 +101,7 @@ class MemoryProfiler:
                 it is reporting is done in any case, and show the largest ones.
             show: default: the log, and while it is reporting the console.
         """
-        texts = []
+        shown = list[str]()
         is_census = show_objects or self.is_reporting
         if is_census:
             gc.collect()
@@ -107,14 +111,16 @@ class MemoryProfiler:
             heap = Heap()  # after the measurement, which would include its lists
             snapshot.measures.update(heap.counts())
             if show_objects:
-                texts.append(f"largest objects\n{large_object_table(heap)}")
+                shown.append(f"largest objects, of {MIN_MB} MB and more\n{large_object_table(heap, MIN_MB)}")
             del heap  # it keeps everything alive
         self._visits[place] += 1
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
-        if show is None:
-            show = logger.info if self.is_reporting else logger.debug
-        show("\n".join([str(snapshot), *texts]))
+        text = "\n".join([str(snapshot), *shown])
+        if show is not None:
+            show(text)
+        else:
+            logger.log(logging.INFO if self.is_reporting else logging.DEBUG, "%s", text, extra={"terminal": text})
         return snapshot
 
     def _measure(self) -> dict[str, float]:
@@ -192,7 +198,8 @@ class MemoryProfiler:
             raise ValueError(f"expected the label of a snapshot, got {baseline_label!r}; labels so far: {known}")
         slopes = {name: slope for label in self._visits for name, slope in self.trend(label).items()}
         rows = []
-        for name, now in self.snapshots[-1].measures.items():
+        measures = self.snapshots[-1].measures
+        for name, now in ((name, measures[name]) for name in measures if _is_shown(name, measures)):
             row = {"first": first.measures.get(name, math.nan), "last": now}
             row["change"] = now - row["first"]
             slope = {} if name not in slopes else {"each time": slopes[name]}
@@ -203,16 +210,18 @@ class MemoryProfiler:
         head = f"memory growth since {first.label!r}; each time: from one snapshot of a place to its next, usually"
         return f"{head}\n{table(rows, columns, digits=3)}"
 
-    def trend_table(self, last: int = MAX_SNAPSHOTS, place: str | None = None) -> str:
+    def trend_table(self, last: int = MAX_SNAPSHOTS, place: str | None = None, kinds: Sequence[str] = ()) -> str:
         """Return a row for each of the last snapshots, of all or of a place, with the change of RAM since the one
-        before."""
+        before; also with counts of these kinds of objects."""
         seen, rows = [*self.snapshots] if place is None else self.visits(place), list[dict[str, Any]]()
         for before, now in zip([*seen[:1], *seen], seen, strict=False):
             change = _in_gb("rss_mb", now.measures["rss_mb"] - before.measures["rss_mb"])
-            rows.append({**_shown(now.measures), "label": now.label, "seconds": now.seconds, "Change": change})
-        sizes = ("label", "seconds", "RAM GB", "Change", "GPU GB", "GPU reserved GB")
-        kinds = KINDS if self.is_reporting else ()
-        return table(rows[-last:], (*sizes, *CLASSES.values(), *kinds), digits=3)
+            alive = {_COLUMNS[owner]: now.measures[owner] for owner in CLASSES}
+            row = {**_shown(now.measures), **alive, "label": now.label, "seconds": round(now.seconds), "Change": change}
+            rows.append(row)
+        gpu = [name for name in ("GPU GB", "GPU reserved GB") if any(name in row for row in rows)]
+        columns = ("label", "seconds", "RAM GB", "Change", *gpu, *_COLUMNS.values(), *kinds)
+        return table(rows[-last:], columns, digits=3)
 
     def report(self) -> str:
         """Return the trend of the last snapshots and growth since the baseline."""
@@ -222,7 +231,7 @@ class MemoryProfiler:
         """Return the trend over all phases, or generations, growth since the baseline, and objects of 50 MB on."""
         gc.collect()
         large = f"\nobjects of 50 MB and more\n{large_object_table(Heap(), 50.0)}" if shows_objects else ""
-        trend = self.trend_table(place=None if all_phases else GENERATION)
+        trend = self.trend_table(place=None if all_phases else GENERATION, kinds=KINDS if self.is_reporting else ())
         return f"memory trend\n{trend}\n{self.growth_table()}{large}"
 
     def print_memory_growth(self, baseline_label: str | None = None) -> None:
@@ -287,7 +296,13 @@ def _place(label: str) -> str:
 
 def _shown(measures: Mapping[str, float]) -> dict[str, float]:
     """Return measures by the names under which they are shown, sizes in GB."""
-    return {_NAMES.get(name, name): _in_gb(name, value) for name, value in measures.items()}
+    shown = (name for name in measures if _is_shown(name, measures))
+    return {_NAMES.get(name, name): _in_gb(name, measures[name]) for name in shown}
+
+
+def _is_shown(measure: str, measures: Mapping[str, float]) -> bool:
+    """Tell whether there is something to tell of a measure: of a GPU only where one is used."""
+    return not measure.startswith("gpu_") or measures["gpu_reserved_mb"] > 0
 
 
 def _in_gb(measure: str, value: float) -> float:

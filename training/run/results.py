@@ -90,7 +90,8 @@ def report_generation(
     whole = status_block(shown, get_profiler().summary_line(), config.env, trainer.champion.evidence.sentence)
     logger.info("%s", whole, extra={"terminal": row})
     if get_profiler().is_reporting:
-        logger.info("%s", get_profiler().report())
+        report = get_profiler().report()
+        logger.info("%s", report, extra={"terminal": report})
     for kind, growth in get_profiler().leaks().items():
         logger.warning("leak: %s %s", kind, growth)
     # The pictures of the last one are drawn at the end.
