@@ -33,6 +33,7 @@ BASELINE, GENERATION = "Trainer initialized (baseline)", "generation"
 _NUMBER = re.compile(r"^Gen \d+: (After )?")
 _SIZES = {"rss": "RAM", "vms": "virtual", "uss": "unique", "gpu_allocated": "GPU", "gpu_reserved": "GPU reserved"}
 _NAMES = {f"{key}_mb": f"{name} GB" for key, name in _SIZES.items()} | CLASSES
+_NAMES |= {f"{kind}_bytes": f"{kind}s GB" for kind in ("array", "tensor")}
 """Of measures, as they are shown."""
 _COLUMNS = dict(zip(CLASSES, ("envs", "agents", "buffers"), strict=True))
 """Of a table within 80 columns."""
@@ -172,8 +173,8 @@ class MemoryProfiler:
         """Return memory now, its growth since the baseline and a generation, owners, and a verdict."""
         last, points = self.snapshots[-1], self._series(GENERATION, "rss_mb")[-RECENT_VISITS:]
         now, before = last.measures, (self.baseline or last).measures
-        grown = {name: f"{now[name] - before[name]:+,.0f} MB" for name in ("rss_mb", "gpu_allocated_mb")}
-        trend = f", {_slope(points)[0]:+,.1f} MB a generation" if len(points) > 1 else ""
+        grown = {name: f"{(now[name] - before[name]) / 1024:+,.2f} GB" for name in ("rss_mb", "gpu_allocated_mb")}
+        trend = f", {_slope(points)[0] / 1024:+,.3f} GB a generation" if len(points) > 1 else ""
         resident = f"RAM {now['rss_mb'] / 1024:,.2f} GB ({grown['rss_mb']} since the baseline{trend})"
         texts = [f"{resident}, peak {peak_rss_mb() / 1024:,.2f} GB"]
         if now["gpu_reserved_mb"]:
@@ -306,6 +307,8 @@ def _is_shown(measure: str, measures: Mapping[str, float]) -> bool:
 
 
 def _in_gb(measure: str, value: float) -> float:
+    if measure.endswith("_bytes"):
+        return value / 2**30
     return value / 1024 if measure.endswith("_mb") else value
 
 

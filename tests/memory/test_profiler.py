@@ -42,7 +42,7 @@ def test_a_healthy_run_is_steady_from_its_seventh_generation_on(
         profiler.log_memory("generation")
         line = profiler.summary_line()
         assert line.endswith("; too early to tell" if generation < 7 else "; steady")
-    assert f"({sizes[-1] - sizes[0]:+,.0f} MB since the baseline, " in line
+    assert f"({(sizes[-1] - sizes[0]) / 1024:+,.2f} GB since the baseline, " in line
 
 
 @pytest.mark.parametrize(("leak_mb", "least", "most"), [(0, 0, 0), (3, 0, 0), (5, 95, 100)])
@@ -88,7 +88,7 @@ def test_the_line_tells_the_memory_of_a_gpu(profiler: MemoryProfiler, monkeypatc
     for _ in range(8):
         profiler.log_memory("generation")
     line = profiler.summary_line()
-    assert "; GPU 0.78 GB allocated (+700 MB), 1.00 GB reserved; " in line
+    assert "; GPU 0.78 GB allocated (+0.68 GB), 1.00 GB reserved; " in line
     assert line.endswith("; growing")
 
 
