@@ -225,7 +225,7 @@ class StockDataLoader:
         # In half precision a count stops at 2,048; a small integer would begin anew.
         close, times = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.float16)
         counts = Counter[str]()
-        with Progress("read", "row", bars.rows) as shown:
+        with Progress("Reading bars", "row", bars.rows) as shown:
             for part in bars.parts():
                 column = np.array([place.get(text, -1) for text in part.texts])[part.ticker]
                 day = np.searchsorted(days, part.day)
@@ -264,7 +264,7 @@ class StockDataLoader:
         """Compute the indicators on each ticker's own bars, and count large moves and gaps."""
         columns, days = closes.shape
         moves = np.zeros(columns, dtype=np.int64)
-        with Progress("load", "stock", columns) as shown:
+        with Progress("Loading stocks", "stock", columns) as shown:
             for first in range(0, columns, _BLOCK):
                 several = closes[first : first + _BLOCK]
                 block = np.full((days, len(several), NUM_FEATURES - len(PRICES)), np.nan, dtype=np.float32)

@@ -75,5 +75,5 @@ class ReplayBuffer(TensorRing):
 
     def __str__(self) -> str:
         if self.is_ready:
-            return f"Replay buffer {self.size} / {self.capacity}, ready"
-        return f"Buffer not ready: {self.size} / {self.training_starts}"
+            return f"Replay buffer {self.size:,} / {self.capacity:,}, ready"
+        return f"Buffer not ready: {self.size:,} / {self.training_starts:,}"

@@ -74,7 +74,7 @@ def test_a_run_leaves_what_people_look_at(
         begins = [text.index("Initializing persistent"), text.index("Generation 1 / 2\n")]
         phases = ("Evaluating agents", "Evolving population: 1 -> 2", "Training agents", "Validating agent")
         begins += [text.index(f"{phase}...\n") for phase in phases]
-        assert begins == sorted(begins) and text.index("Generation 1 of 2") > begins[-1]
+        assert begins == sorted(begins) and text.index("Generation 1 / 2 complete") > begins[-1]
     (evaluate,) = re.findall(r"<pre><code>(python main.py evaluate .*?)</code>", page)
     assert "--random-pickers" in evaluate and main(shlex.split(evaluate)[2:]) == 0
     assert (folder / "evaluation-validation" / "results.json").read_text() == (folder / "results.json").read_text()

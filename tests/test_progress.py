@@ -45,7 +45,7 @@ def test_in_a_pipe_a_line_every_half_minute_says_what_is_being_done(
             clock.now += 10
             left = ("", ", 00:30 left", ", 00:00 left")[generation]
             assert said(caplog) == [
-                f"training: {generation} of 3 generations{left}; evaluate: 250 of 1,000 agents, 00:50 left"
+                f"training: {generation} / 3 generations{left}; evaluate: 250 / 1,000 agents, 00:50 left"
             ]
             assert said(caplog) == []
     clock.now += 100
@@ -67,7 +67,7 @@ def test_what_was_logged_meanwhile_counts_and_a_total_may_become_known(
         assert said(caplog) == ["prepare: 0 folds"]
         shown.update(4, total=9)
         clock.now += 30
-        assert said(caplog) == ["prepare: 4 of 9 folds, 00:43 left"]
+        assert said(caplog) == ["prepare: 4 / 9 folds, 00:43 left"]
 
 
 def test_a_single_long_step_is_reported_too(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_single_long_step_is_reported_too(caplog: pytest.LogCaptureFixture, mo
         deadline = time.monotonic() + 60
         while not caplog.messages and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert caplog.messages == ["fit LightGBM: 0 of 400 rounds"]
+    assert caplog.messages == ["fit LightGBM: 0 / 400 rounds"]
 
 
 @pytest.mark.parametrize(("delay", "is_shown"), [(0.0, True), (60.0, False)])
@@ -97,7 +97,7 @@ def test_a_terminal_gets_a_bar_for_what_takes_a_while(
     for _ in progress([1, 2], "train", "update"):
         clock.now += 100
         assert said(caplog) == [], "a bar says it"
-    assert ("train" in terminal.getvalue() and "/2" in terminal.getvalue()) == is_shown
+    assert ("train" in terminal.getvalue() and " / 2" in terminal.getvalue()) == is_shown
 
 
 def test_nothing_of_a_bar_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ class GenerationLog:
     def generations_left(self) -> Iterator[int]:
         """Yield the generations that are not complete, each begun."""
         self.first = self.generation + 1
-        with Progress("training", "generation", self.generations, done=self.generation) as self._shown:
+        with Progress("Training", "generation", self.generations, done=self.generation) as self._shown:
             for generation in range(self.first, self.generations + 1):
                 self.begin(generation)
                 yield generation

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -18,6 +18,16 @@ DELAY_SECONDS = 1.0
 """Work that is over sooner shows no bar."""
 
 
+class _Bar(tqdm):  # type: ignore[type-arg]
+    """A bar whose counts have thousands separators."""
+
+    @property
+    def format_dict(self) -> Any:
+        known = super().format_dict
+        total = "?" if self.total is None else f"{self.total:,}"
+        return {**known, "count": f"{self.n:,} / {total}"}
+
+
 class Progress:
     """Work with a count of the units that are done; use it in a `with` block."""
 
@@ -27,7 +37,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._begun = self._updated = REPORTER.clock()
-        self.bar = tqdm(
+        self.bar = _Bar(
             desc=self.label,
             unit=self.unit,
             total=self.total,
@@ -35,7 +45,7 @@ class Progress:
             leave=False,
             disable=None,
             delay=DELAY_SECONDS,
-            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]",
+            bar_format="{l_bar}{bar}| {count} [{elapsed}<{remaining}]",
         )
         if self.bar.disable:  # no terminal
             REPORTER.begin(self)
@@ -61,7 +71,7 @@ class Progress:
         """Return the work, the units done and an estimate of the time left."""
         if self.total is None:
             return f"{self.label}: {self.done:,} {self.unit}s"
-        text = f"{self.label}: {self.done:,} of {self.total:,} {self.unit}s"
+        text = f"{self.label}: {self.done:,} / {self.total:,} {self.unit}s"
         if self._before < self.done < self.total:
             seconds = (self._updated - self._begun) / (self.done - self._before) * (self.total - self.done)
             text += f", {tqdm.format_interval(max(0.0, seconds - (REPORTER.clock() - self._updated)))} left"

@@ -181,7 +181,7 @@ def _read_files(
     titles, read = set[str](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
     written = (target, benchmark_file(target), events_file(target), target.with_suffix(".html"))
     files = found_files(source, written, summary.skipped)
-    for path in progress(files, "read", "file"):
+    for path in progress(files, "Reading files", "file"):
         try:
             table = read_table(path, choices, summary.dropped)
             titles.update(title.strip().casefold() for title in table.layout.titles)

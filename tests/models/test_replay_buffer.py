@@ -50,7 +50,7 @@ def test_parts_of_a_batch_are_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "shown"), [(9_999, "Buffer not ready: 9999 / 10000"), (60_000, "Replay buffer 50000 / 50000, ready")]
+    ("size", "shown"), [(9_999, "Buffer not ready: 9,999 / 10,000"), (60_000, "Replay buffer 50,000 / 50,000, ready")]
 )
 def test_it_says_whether_networks_can_learn_from_it(size: int, shown: str) -> None:
     """No part of a transition grows with the market: what it holds is all that the buffer allocates."""

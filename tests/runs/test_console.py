@@ -40,8 +40,8 @@ def assert_says(record: dict[str, Any], *texts: str) -> None:
 def test_the_block_of_a_generation() -> None:
     assert_says(
         RECORD,
-        "Generation 3 of 25",
-        "8120 / 50000, ready",
+        "Generation 3 / 25 complete",
+        "8,120 / 50,000, ready",
         "46.2 s, average 1 min 40 s, left 2 h 06 min, then judging (evaluate 20.1 s, evolve 0.1 s, train -",
         "checkpoint 1.0 s, other 19.6 s)",
         "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
@@ -54,8 +54,8 @@ def test_the_block_of_a_generation() -> None:
     )
     losses = "Learning    losses: critic 9.438, actor -0.003; elites earned -0.75 % an episode; "
     noise = "exploration noise 0.10; 12 updates skipped\n"
-    assert_says(trained(15_680, **LOSSES), "Replay      15680 / 50000, ready\n", losses, noise)
-    assert_says(trained(6960), "Replay      Buffer not ready: 6960 / 10000\n", "Learning    not trained;")
+    assert_says(trained(15_680, **LOSSES), "Replay      15,680 / 50,000, ready\n", losses, noise)
+    assert_says(trained(6960), "Replay      Buffer not ready: 6,960 / 10,000\n", "Learning    not trained;")
 
 
 def test_the_row_of_a_generation_keeps_its_columns_apart() -> None:

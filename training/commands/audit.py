@@ -76,7 +76,7 @@ def audit(run: SavedRun, days: int, draws: np.random.Generator) -> int:
     gone = draws.random(market.data_array.shape[:2]) < GAPS
     gappy = market.without(gone)
     agent, read = run.champion, [reloaded(gappy), reloaded(market)]
-    for number in progress(range(days), "audit", "day"):
+    for number in progress(range(days), "Auditing days", "day"):
         audited, as_is = (gappy, market)[number % 2], read[number % 2]
         start = int(draws.integers(first, last + 1))
         day = start + int(draws.integers(rules.trading_days))

@@ -231,7 +231,7 @@ def _replay(account: Account, days: range) -> str:
 
     with Journal(folder / JOURNAL) as journal:
         walked = replayed(days[-1], journal).new_portfolio()
-        for day in progress(days, "replay", "session"):
+        for day in progress(days, "Replaying sessions", "session"):
             replayed(day, journal, walked).step()
     with Journal(folder / JOURNAL) as journal:
         today = replayed(days[-1], journal)

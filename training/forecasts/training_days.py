@@ -58,7 +58,7 @@ class TrainingDays:
         """
         train = market.splits.train
         learned = np.arange(len(market.dates)) <= train.last
-        with Progress("prepare", "fit") as shown:
+        with Progress("Preparing inputs", "fit") as shown:
             inputs = TradeInputs.fit(market, learned)
             training = inputs.rows(market, slice(train.first, train.last + 1))
             samples = Samples.of(training, quotes, rules, train, train.last, DISCOUNTS[:1])

@@ -172,7 +172,7 @@ def _generations(trainer: DQNTrainer) -> Iterator[dict[str, Any]]:
         return int(trainer.seconds["total"]) if trainer.config.minutes else trainer.episodes
 
     unit, total = ("second", limit) if trainer.config.minutes else ("episode", episodes)
-    with Progress("training", unit, total, done=done()) as shown:
+    with Progress("Training", unit, total, done=done()) as shown:
         # A generation that was begun is played to its end, and the first one is trained in any case.
         while not trainer.generation or not (0 < episodes <= trainer.episodes or trainer.is_out_of_time):
             yield trainer.run_generation(lambda: shown.update(done() - shown.done))
@@ -289,7 +289,7 @@ def judge(agent: SavedAgent, max_tiles: int, scenario_seeds: int) -> dict[str, F
     env, policies = judging_environment(tiles, agent.config.env), {AGENT: agent.policy, **baselines(agent.config.seed)}
     saved: dict[str, list[Float64Array]] = {name: [] for name in policies}
     # Seed by seed: the environment keeps the fires of as many episodes as there are tiles.
-    for seed in progress(range(scenario_seeds), "evaluating", "set of fires"):
+    for seed in progress(range(scenario_seeds), "Evaluating plans", "set of fires"):
         for name, policy in policies.items():
             saved[name].append(reductions(policy, env, (seed,), lanes=len(tiles)))
     return {name: np.mean(by_seed, axis=0) for name, by_seed in saved.items()}

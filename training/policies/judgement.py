@@ -261,7 +261,7 @@ def praise(
 ) -> Praise:
     """Judge a function of bars as it was judged, but on markets where nothing is foretold."""
     told, seed, name = [(False, False)], evaluation.config.seed, evaluation.judged
-    for number in progress(range(markets), "judge", "null market"):
+    for number in progress(range(markets), "Judging null markets", "null market"):
         market = redrawn(evaluation.market, np.random.default_rng([seed, number]))
         again, table = setup.on(market), values_of_function(name, function, market)
         try:

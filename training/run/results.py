@@ -253,8 +253,8 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, learning = record["trading"], record["learning"]
-    size, starts = replay["size"], replay["training_starts"]
-    buffer = f"Buffer not ready: {size} / {starts}" if size < starts else f"{size} / {replay['capacity']}, ready"
+    size, starts, capacity = (replay[name] for name in ("size", "training_starts", "capacity"))
+    buffer = f"Buffer not ready: {size:,} / {starts:,}" if size < starts else f"{size:,} / {capacity:,}, ready"
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
     phases = ("evaluate", "evolve", "train", "validate", "checkpoint", "other")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in _SPREAD[:3])
@@ -277,7 +277,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         "Learning": _learning(learning),
         "Memory": memory,
     }
-    head = f"Generation {record['generation']} of {record['generations']}"
+    head = f"Generation {record['generation']} / {record['generations']} complete"
     return "\n".join([head, *(f"  {name:<11} {line}" for name, line in lines.items())])
 
 

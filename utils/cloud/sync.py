@@ -87,7 +87,7 @@ class CloudSync:
         `safe_point` is called meanwhile and may raise. Raises CloudError, naming what is missing, if anything is.
         """
         deadline = time.monotonic() + seconds
-        with Progress("upload", "file") as bar:
+        with Progress("Uploading files", "file") as bar:
 
             def tick() -> None:
                 safe_point()

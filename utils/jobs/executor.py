@@ -40,7 +40,7 @@ class Executor(ABC):
         Raises:
             StopRequested: a signal asks this program to stop; no job is running any more.
         """
-        with Progress("jobs", "job", len(jobs)) as bar:
+        with Progress("Running jobs", "job", len(jobs)) as bar:
             for end in self._outcomes(jobs):
                 bar.update()
                 prepare_log()
