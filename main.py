@@ -1,4 +1,7 @@
-"""Evolutionary reinforcement learning of stock-trading agents: `python main.py --help`."""
+"""Evolutionary reinforcement learning of stock-trading agents: `python main.py --help`.
+
+Without a command a population is trained, by `train` in `training/train.py`.
+"""
 
 import logging
 import os
