@@ -27,7 +27,8 @@ from utils.memory.census import CLASSES, Heap, count_living, forget_living, larg
 from utils.memory.guard import MIB, peak_rss_mb, release_free_memory
 from utils.tables import cell, table
 
-MAX_SNAPSHOTS = 1000
+MAX_SNAPSHOTS = 10_000
+"""Those of 2,000 generations; a snapshot takes a kilobyte."""
 BASELINE, GENERATION = "Trainer initialized (baseline)", "generation"
 """Labels of the snapshot before the first generation, and, after their numbers, of those at the ends of generations."""
 _NUMBER = re.compile(r"^Gen \d+: (After )?")

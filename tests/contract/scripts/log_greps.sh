@@ -13,3 +13,9 @@ grep -A 3 "memory trend" main.log
 grep "Gen 2: After" main.log
 grep "memory growth since 'Trainer initialized (baseline)'" main.log
 grep "objects of 50 MB and more" main.log
+# What is watched while it runs.
+tail -n 1 main.log | grep .
+grep -c "Generation" main.log
+grep "Generation" main.log | tail -n 1 | grep "2 / 2"
+grep "Memory" main.log | tail -n 1 | grep "environments 2"
+grep "environments" main.log | tail -n 1
