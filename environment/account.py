@@ -26,6 +26,8 @@ from utils.metrics import TRADING_DAYS_PER_YEAR
 _DUST, _ROUNDING = 1e-9, 1e-8
 """Share of the initial capital below which no position is opened, since leftovers of cash are none; and of the equity,
 below which a weight is not missed but rounded."""
+COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
+"""Whole numbers in a summary."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from data.features.forms import FeatureInput, FeatureValues, observed_columns
 from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, OPEN, NormalizationStats, observed_features
 from data.market import Market
-from environment.account import Account
+from environment.account import COUNTS, Account
 from environment.portfolio import Portfolio
 from environment.positions import as_rows, positions
 from environment.quotes import Quotes
@@ -29,8 +29,6 @@ Days = int | NDArray[np.int64] | Tensor
 """A day, or one for each lane."""
 STOCK_FEATURES, ACCOUNT_FEATURES = 6, 4
 """Of an observation's `portfolio` and `account`, see `TradingEnvironment`."""
-COUNTED = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
-"""Whole numbers among the sums of an episode."""
 
 
 class Observation(dict[str, NDArray[np.float32]]):
@@ -265,7 +263,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
     def _told(self, name: str, value: Any) -> Any:
         """Return what is told of a sum: of the only lane a number, of lanes what there is."""
-        return value if self._is_batched else int(value) if name in COUNTED else value.item()
+        return value if self._is_batched else int(value) if name in COUNTS else value.item()
 
     def _observe(self) -> tuple[Observation, dict[str, Any]]:
         account, rules = self.account, self.rules

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data.market import Market
 from data.splits import Span, consecutive_windows
-from environment.account import Summary
+from environment.account import COUNTS, Summary
 from environment.portfolio import Policy, Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
@@ -28,8 +28,6 @@ from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfi
 from utils.memory.guard import require_memory
 from utils.progress import progress
 
-COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
-"""Parts of the summaries that are summed per generation."""
 RISK_AVERSION = 30.0
 """Of fitness: a year's variance of the profit over the benchmark costs half of this."""
 TABLE_BYTES = 2**29
@@ -292,7 +290,7 @@ class PopulationRollouts:
         steps, one_by_one = env.rules.episode_steps, torch.eye(2, dtype=torch.float64, device=genes.device)
         how = dict(zip(("shrink", "timing"), one_by_one, strict=True))
         starts = consecutive_windows(train, steps)
-        played = roll_out(env.portfolio, forecasts, genes.repeat(2, 1), starts, steps, label="assess", **how)
+        played = roll_out(env.portfolio, forecasts, genes.repeat(2, 1), starts, steps, label="Weighing evidence", **how)
         held = played.benchmark[:, None]
         excess = 100 * (played.equity.diff(dim=0) / played.equity[:-1] - held.diff(dim=0) / held[:-1])
         costs = played.summary.costs.view(2, -1) - env.portfolio.benchmark.costs
