@@ -1,6 +1,7 @@
 """Twelve strategies as a researcher writes them, in an account of plain pandas, against the judge's."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -146,6 +147,23 @@ def test_what_was_not_done_is_explained_line_by_line(seed: int, lock: float, is_
     assert own.asked.turnover == pytest.approx(own.asked.done - unasked + sum(lapses.values()), rel=1e-6)
     assert {"no bar at the close", "no bar at the fill", "volume cap"} <= lapses.keys()
     assert torch.isfinite(torch.from_numpy(own.curves.equity)).all()
+
+
+@pytest.mark.parametrize("lacks", ["member", "volume"])
+def test_what_is_asked_on_few_dates_stands_on_the_days_after(lacks: str) -> None:
+    """One date, nine tenths of it in what is no member; and equal weights of each month, of which little is traded."""
+    weights, rules, market = CLOSE * np.nan, TINY_RULES, MARKET
+    if lacks == "member":
+        weights.iloc[FIRST] = [0.05, 0.05, 0.9] + [0.0] * (N - 3)
+        market = replace(MARKET, members=np.arange(N) != np.full((len(CLOSE), 1), 2))
+    else:
+        weights.iloc[FIRST::21] = 1 / N
+        market = replace(MARKET, volume=np.full(CLOSE.shape, 1e4, np.float32))
+        rules = replace(TINY_RULES, volume_cap=1.0)
+    own = judged(as_weights(weights), market, rules)
+    lacking = 1 - own.curves.exposure.mean()
+    assert lacking > 0.2 and own.asked is not None and own.asked.gap == pytest.approx(lacking, abs=0.03)
+    assert own.asked.warning.startswith("Another portfolio was judged")
 
 
 def test_who_has_lost_everything_orders_nothing_more() -> None:

@@ -99,8 +99,8 @@ def test_what_cash_does_not_suffice_for_is_told() -> None:
     none_to_sell, large, sale = (30, "sell", 5e5), (31, "buy", 2e6), (45, "sell", 9e8)
     own = account_of_rows(rows_of(none_to_sell, large, sale), quiet_market({}))
     assert own.curves.positions == 1 and own.curves.exposure.max() == pytest.approx(1, abs=2e-3)
-    # Twice the equity was asked for on 14 of 50 days, of which half the gap counts; no order was left for those after.
-    assert own.asked is not None and own.asked.gap == pytest.approx(0.5 * 14 / 50, abs=1e-3)
+    # Twice the equity was asked for on 14 of 50 days; no order was left for those after.
+    assert own.asked is not None and own.asked.gap == pytest.approx(14 / 50, abs=1e-3)
     (lapse,) = own.asked.lapses
     assert lapse.reason.startswith("cash") and lapse.orders == 14 and own.asked.is_apart
     assert own.asked.refused is not None and own.asked.refused["row"].tolist() == [1, 3]

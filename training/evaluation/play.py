@@ -40,9 +40,11 @@ from utils.arrays import Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
 from utils.tables import many
 
-APART, _TIMES = 0.05, 0.5
+APART, _TIMES = 0.05, 0.05
 """Share of the equity, or of the turnover, by which another portfolio was held than was asked for; and the
-least turnover, times the equity a year, of which that is said: small orders that are repeated daily do not reach it."""
+least turnover, times the equity a year, of which that is said."""
+_CASH = "cash, after costs and the night's moves"
+"""A reason that is asked anew on each day for the same money: the share of the equity tells it."""
 _LEAST, _SHOWN = 1e-7, 0.005
 """Share of the equity below which nothing was left undone, and turnover a year below which it is not worth a word."""
 _NEUTRAL = 0.1
@@ -118,7 +120,8 @@ class Asked:
     turnover: float
     done: float
     gap: float
-    """Half the distance of the weights after the fills from those asked for, mean over days."""
+    """Half the distance of the weights after the fills, cash among them, from those asked for; it stands until others
+    are, mean over days."""
     lapses: Sequence[Lapse] = ()
     """The largest first."""
     how: str = ""
@@ -149,8 +152,8 @@ class Asked:
             return np.asarray(values[:, 0].cpu().numpy())
 
         quotes, days = account.quotes, slice(first, first + len(target))
-        wanted = np.pad(target, ((0, 0), (0, before.shape[1] - target.shape[1])))
-        wanted = np.where(np.isnan(wanted), before, wanted)
+        given = np.pad(target, ((0, 0), (0, before.shape[1] - target.shape[1])))
+        wanted = np.where(np.isnan(given), before, given)
         has_bar = quotes.close[days].isfinite().cpu().numpy()
         member = np.ones_like(has_bar) if quotes.is_member is None else quotes.is_member[days].cpu().numpy()
         trades = account.trades()
@@ -169,7 +172,7 @@ class Asked:
             "weights below 0, or above 1 in sum": (unordered, has_bar & member & (not is_locked)),
             "no bar at the fill": (unfilled, ~has_fill),
             "volume cap": (unfilled, has_fill & is_capped),
-            "cash, after costs and the night's moves": (unfilled, has_fill & ~is_capped),
+            _CASH: (unfilled, has_fill & ~is_capped),
             "sold unasked, as prices or equity had ended": (closed, np.full_like(has_bar, True)),
         }
         years, lapses = len(target) / TRADING_DAYS_PER_YEAR, list[Lapse]()
@@ -178,13 +181,15 @@ class Asked:
             if count := int((missed > _LEAST).sum()):
                 lapses.append(Lapse(reason, count, float(0.5 * missed.sum() / years)))
         turnover, done = (float(0.5 * np.abs(value).sum() / years) for value in (wanted - before, filled + closed))
-        gap = float(0.5 * np.abs(held - wanted).sum(axis=1).mean())
+        away = pd.DataFrame(held - given).ffill().fillna(0.0).to_numpy()
+        gap = float(0.5 * (np.abs(away).sum(axis=1) + np.abs(away.sum(axis=1))).mean())
         return cls(turnover, done, gap, sorted(lapses, key=lambda one: -one.turnover))
 
     @property
     def is_apart(self) -> bool:
         """Tell whether another portfolio was held than was asked for."""
-        return self.gap > APART or abs(self.turnover - self.done) > max(APART * self.turnover, _TIMES)
+        missed = sum(one.turnover for one in self.lapses if one.reason != _CASH)
+        return self.gap > APART or missed > max(APART * self.turnover, _TIMES)
 
     @property
     def sentence(self) -> str:

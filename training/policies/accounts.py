@@ -51,11 +51,10 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         given = GivenTrades(policy, setup)
         played = play_policy(setup, given)
         return _with_asked(played, notes=given.notes(played), refused=given.refused)
-    table, tickers, notes = table_of(name, policy, setup.market), setup.market.tickers, list[str]()
+    table, notes = table_of(name, policy, setup.market), list[str]()
+    tickers = [setup.market.tickers[column] for column in setup.market.investable_columns]
     if isinstance(policy, pd.DataFrame) and len(other := policy.columns.difference(tickers)):
-        notes.append(
-            f"{len(other):,} of {len(policy.columns):,} tickers are not in the data and left out, as {other[0]}."
-        )
+        notes.append(f"{len(other):,} of {len(policy.columns):,} tickers cannot be bought here, as {other[0]}.")
     played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy))
     assert played.asked is not None
     if played.scores is not None:
