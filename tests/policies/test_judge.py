@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.tiny_run import TINY, frame, to_reproduce, unjudged
 from training import api
 from training.api import TradedMarket, judge, load_market
 from training.evaluation.compared import Baselines
+from training.evaluation.export import render
 from training.evaluation.measures import METRICS
 from training.policies.read import read_table
 from utils.config.settings import read_settings
@@ -486,8 +488,10 @@ def test_rules_are_flags_and_results_alone_are_printed(
     assert evaluate(tmp_path, "--run", "one", "--env.cost-bps", "3") == 2
 
 
-def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_before(market: TradedMarket) -> None:
-    """On the last calendar days of months, which are often none of the data's."""
+def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_before(
+    market: TradedMarket, tmp_path: Path
+) -> None:
+    """On the last calendar days of months, which are often none of the data's; so is momentum, whatever its rule is."""
     wide = weights(market.market.wide(market.market.investable_columns)) * 0.0 + 1 / 6
     near, ends = wide * np.nan, wide.fillna(1 / 6).resample("ME").last()
     near.iloc[market.market.splits.validation.first] = 1 / 6
@@ -499,3 +503,11 @@ def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_bef
     assert found.verdict["near"].startswith("It is equal weight to within 0.")
     assert "It is" not in found.verdict["ends"]
     np.testing.assert_array_equal(found.equity["ends"], found.equity["on sessions"])
+    found.equity["equal weight"].rename("close").to_csv(tmp_path / "index.csv")
+    judging = replace(QUICK, benchmark=tmp_path / "index.csv")
+    own = judge(market, {"own": drift}, judging=judging, hold=2).evaluations["own"]
+    assert "It is plain 60-day momentum to within 0.0%" in own.sentence
+    alike = own.played.correlation
+    assert alike["plain 60-day momentum"] == pytest.approx(1.0) != alike["60-day momentum"]
+    assert alike["index"] == pytest.approx(alike["equal weight"])
+    assert "% active share, correlation 1.00" in render(own) and "Beside index" in render(own)

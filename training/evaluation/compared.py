@@ -23,7 +23,9 @@ from training.evaluation.baselines import (
     CASH,
     EQUAL,
     INDEX,
+    MOMENTUM,
     NEXT_CLOSE,
+    PLAIN_MOMENTUM,
     RANDOM,
     BandRule,
     Tuning,
@@ -33,7 +35,16 @@ from training.evaluation.baselines import (
 )
 from training.evaluation.measures import EquityCurves
 from training.evaluation.nulls import Active
-from training.evaluation.play import Asked, EvaluationSetup, Played, play_held, play_rules
+from training.evaluation.play import (
+    Asked,
+    EvaluationSetup,
+    GivenWeights,
+    Played,
+    best_of,
+    play_held,
+    play_policy,
+    play_rules,
+)
 from training.evaluation.supervised import fit_supervised
 from training.forecasts.skill import DECAY, returns_ahead
 from training.forecasts.training_days import TrainingDays
@@ -80,7 +91,10 @@ class PlayedPolicies:
     asked: Asked | None = None
     """What was asked of the judged account; None of accounts that follow one another."""
     active_share: Mapping[str, float] = field(default_factory=dict)
-    """Half the distance of its weights from those of each baseline, mean over days; empty where `asked` is None."""
+    """Half the distance of its weights from those of each baseline and of plain momentum, mean over days; empty where
+    `asked` is None."""
+    correlation: Mapping[str, float | None] = field(default_factory=dict)
+    """Of its daily returns with those of the same and of the index; None where either never changes."""
 
     @classmethod
     def joined(cls, parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
@@ -199,6 +213,16 @@ class Baselines:
         return {**play_held(self.setup), **play_rules(self.setup, self.rules)}
 
     @cached_property
+    def beside_weights(self) -> dict[str, Played]:
+        """Return the same, and plain momentum, whose scores may be followed in nothing by the rule."""
+        if MOMENTUM not in self.rules:
+            return self.played
+        scores, can_be_bought = self.rules[MOMENTUM].scores, self.setup.can_be_bought
+        fifth = 0.2 * (can_be_bought & np.isfinite(scores)).sum(axis=1, keepdims=True)
+        plain = play_policy(self.setup, GivenWeights(best_of(scores, fifth, can_be_bought)))
+        return {**self.played, PLAIN_MOMENTUM: plain}
+
+    @cached_property
     def at_cost(self) -> dict[float, dict[str, EquityCurves]]:
         """Return the same under other costs."""
         return at_costs(self.setup, self.played)
@@ -230,6 +254,8 @@ class Baselines:
         require_memory("random pickers", {"--random-pickers": draws, "days": setup.steps, "bytes": 48})
         if judged.is_neutral:
             curves[CASH] = self._untraded(np.ones(setup.steps + 1), 0.0)
+        others = {n: one.curves for n, one in self.beside_weights.items()}
+        others |= {n: curves[n] for n in (INDEX,) if n in curves}
         active = self._active(judged)
         drawn = np.maximum(judged.curves.daily + active.permuted(draws, generator), -100.0)
         first = {name: curves.pop(name), RANDOM: _random_curves(judged.curves, drawn)}
@@ -248,8 +274,9 @@ class Baselines:
             asked=judged.asked,
             active_share={
                 other: float(0.5 * np.abs(judged.held - one.held).sum(axis=2).mean())
-                for other, one in self.played.items()
+                for other, one in self.beside_weights.items()
             },
+            correlation={other: _correlation(judged.curves, one) for other, one in others.items()},
             days=setup.days,
             tickers=[setup.market.tickers[column] for column in setup.columns],
             traded=daily_table(trades, 0),
@@ -288,6 +315,12 @@ class Baselines:
         quotes = replace(portfolio.quotes, open=portfolio.quotes.close)
         portfolio.quotes = portfolio.account.quotes = portfolio.benchmark.quotes = quotes
         return portfolio
+
+
+def _correlation(one: EquityCurves, other: EquityCurves) -> float | None:
+    with np.errstate(invalid="ignore"):
+        found = float(np.corrcoef(one.daily[0], other.daily[0])[0, 1])
+    return found if np.isfinite(found) else None
 
 
 def _random_curves(judged: EquityCurves, daily: Float64Array) -> EquityCurves:

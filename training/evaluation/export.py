@@ -17,7 +17,7 @@ import pandas as pd
 
 from data.record import data_fingerprint
 from training.evaluation import charts
-from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, MOMENTUM, RANDOM, RULE
+from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, INDEX, PLAIN_MOMENTUM, RANDOM, RULE
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS, Estimate
@@ -127,6 +127,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
         **(folds if evaluation.folds else champion),
         "verdict": _verdict(evaluation),
         "active_share": dict(evaluation.played.active_share),
+        "correlation": dict(evaluation.played.correlation),
         "asked": asked and {key: value for key, value in dataclasses.asdict(asked).items() if key != "refused"},
         "information_coefficients": {
             name: {str(sessions): dataclasses.asdict(one) for sessions, one in values.items()}
@@ -252,7 +253,7 @@ def render(evaluation: Evaluation) -> str:
         facts=_facts(evaluation),
         earned=[*evaluation.earned, evaluation.played.benchmark],
         headline=evaluation.headline if evaluation.config.data is not None else "",
-        alike=_correlations(evaluation),
+        alike=(EQUAL, BENCHMARK, PLAIN_MOMENTUM, INDEX),
         months=month_abbr[1:],
         monthly=[
             (year, months, (own, other, own - other))
@@ -275,14 +276,6 @@ def _score_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
             row |= {many(sessions, "session"): one and one.mean, f"t {sessions}": number(one.t if one else None, 1)}
         rows.append(row | {"Days": max((one.days for one in found.values()), default=None)})
     return rows
-
-
-def _correlations(evaluation: Evaluation) -> dict[str, float]:
-    """Return how daily returns of the judged account go with those of baselines; NaN where nothing was held."""
-    curves = evaluation.played.curves
-    own, some = curves[evaluation.judged].daily[0], [name for name in (EQUAL, BENCHMARK, MOMENTUM) if name in curves]
-    with np.errstate(invalid="ignore"):
-        return {name: float(np.corrcoef(own, curves[name].daily[0])[0, 1]) for name in some}
 
 
 def _decided(evaluation: Evaluation) -> list[tuple[Any, ...]]:

@@ -29,6 +29,7 @@ from training.evaluation.baselines import (
     LAST_DAYS,
     SURVIVORS,
     BandRule,
+    Scores,
     Tuning,
     inverse_volatility,
     numbers_of,
@@ -36,7 +37,7 @@ from training.evaluation.baselines import (
 from training.evaluation.measures import EquityCurves
 from training.forecasts.skill import agent_scores
 from training.rollout import TABLE_BYTES, follow, roll_out
-from utils.arrays import Float64Array
+from utils.arrays import BoolArray, Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
 from utils.tables import many
 
@@ -79,6 +80,12 @@ class EvaluationSetup:
     def days(self) -> NDArray[np.int64]:
         """(steps + 1,) days, the last one included."""
         return np.arange(self.first, self.first + self.steps + 1)
+
+    @property
+    def can_be_bought(self) -> BoolArray:
+        """(days, m) of the market's investable stocks: they have a bar, and are members of the day."""
+        has_bar, members = np.isfinite(self.market.close), self.market.members
+        return has_bar if members is None else has_bar & members[:, self.market.investable_columns]
 
     @property
     def start(self) -> Tensor:
@@ -259,6 +266,31 @@ class Played:
         """Return one of the accounts, without its trades."""
         cells = np.s_[:, place : place + 1]
         return Played(self.curves.one(place), self.before[cells], self.held[cells], None)
+
+
+def best_of(scores: Scores, count: float | Float64Array, can_be_bought: BoolArray) -> Float64Array:
+    """Return (days, n) equal weights of the best stocks by their scores of the day, NaN on days without any.
+
+    Args:
+        can_be_bought: (days, n), the others are left out.
+    """
+    known = np.where(can_be_bought & np.isfinite(scores), scores, -np.inf)
+    rank = (-known).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    is_held = (rank < count) & np.isfinite(known)
+    held = is_held.sum(axis=1, keepdims=True)
+    return np.where(held > 0, is_held / np.maximum(held, 1), np.nan)
+
+
+class GivenWeights:
+    """The policy that holds (days, n) target weights as they are given, NaN keeps."""
+
+    def __init__(self, weights: Float64Array) -> None:
+        self.weights = torch.tensor(weights)
+
+    def __call__(self, portfolio: Portfolio) -> Tensor:
+        """Return the weights of today."""
+        account = portfolio.account
+        return self.weights[account.day.cpu()].to(account.device)
 
 
 def play_policy(setup: EvaluationSetup, policy: Policy, portfolio: Portfolio | None = None) -> Played:

@@ -16,8 +16,8 @@ from environment.benchmark import Benchmark
 from environment.portfolio import Policy, Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import NUMBERS, BandRule, Tuning
+from training.evaluation.play import GivenWeights
 from training.policies.accounts import (
-    GivenWeights,
     is_weights,
     require_weights,
     rule_of,

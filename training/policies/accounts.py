@@ -8,16 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from data.features.own import FIT_BEFORE, OwnFeature, audit_features, described, own_columns
 from data.market import Market
-from environment.portfolio import Policy, Portfolio
+from environment.portfolio import Policy
 from environment.trading_env import TradingEnvironment
 from training.evaluation.baselines import BandRule, Tuning
-from training.evaluation.play import EvaluationSetup, Played, play_policy
+from training.evaluation.play import EvaluationSetup, GivenWeights, Played, best_of, play_policy
 from training.forecasts.look_ahead import require_past
 from training.policies.read import WEIGHTS, GivenTrades, Trades, aligned, is_rows, wide_table
 from utils.arrays import Float32Array, Float64Array
@@ -85,10 +83,7 @@ def account_of_table(
         followed: Policy = rule.policy(setup.tuning.risk)
     else:
         how = f"{name}: equal weights of the {many(hold, 'stock')} with the best scores, anew on each day with scores."
-        can_be_bought = np.isfinite(market.close) & (
-            True if market.members is None else market.members[:, market.investable_columns]
-        )
-        weights, begun = in_force(best_of(table, hold, can_be_bought), setup.judged)
+        weights, begun = in_force(best_of(table, hold, setup.can_be_bought), setup.judged)
         followed = GivenWeights(weights)
     played = play_policy(setup, followed)
     return _with_asked(replace(played, scores=table[setup.judged]), how=how, notes=begun)
@@ -228,19 +223,6 @@ def require_weights(name: str, weights: NDArray[Any]) -> None:
         )
 
 
-def best_of(scores: Float64Array, count: int, can_be_bought: NDArray[np.bool_]) -> Float64Array:
-    """Return (days, n) equal weights of the best stocks by their scores of the day, NaN on days without any.
-
-    Args:
-        can_be_bought: (days, n), the others are left out.
-    """
-    known = np.where(can_be_bought & np.isfinite(scores), scores, -np.inf)
-    rank = (-known).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    is_held = (rank < count) & np.isfinite(known)
-    held = is_held.sum(axis=1, keepdims=True)
-    return np.where(held > 0, is_held / np.maximum(held, 1), np.nan)
-
-
 def standing(scores: Float64Array) -> Float64Array:
     """Return (days, n) scores that stand until the next day that has any: a day without one has those of before."""
     has_some = np.isfinite(scores).any(axis=1)
@@ -275,15 +257,3 @@ def rule_text(name: str, rule: BandRule, scores: Float64Array) -> str:
         f"{name}: a unit of score is worth {rule.unit:.3g}%, price of risk {rule.risk:g}, at most {rule.largest:.0%} "
         f"in a stock, {'tuned on' if is_tuned else 'without scores of'} training days"
     )
-
-
-class GivenWeights:
-    """The policy that holds (days, n) target weights as they are given, NaN keeps."""
-
-    def __init__(self, weights: Float64Array) -> None:
-        self.weights = torch.tensor(weights)
-
-    def __call__(self, portfolio: Portfolio) -> Tensor:
-        """Return the weights of today."""
-        account = portfolio.account
-        return self.weights[account.day.cpu()].to(account.device)
