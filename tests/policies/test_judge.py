@@ -17,12 +17,16 @@ from gymnasium.utils.env_checker import check_env
 from data.features.nine import CLOSE, OPEN
 from data.features.wide import WideBars
 from main import main
+from models.evidence import Evidence
+from tests.evaluation.page_case import case
+from tests.evaluation.test_page import FOLD
 from tests.once import computed_once
 from tests.tiny_run import TINY, frame, to_reproduce, unjudged
 from training import api
 from training.api import TradedMarket, judge, load_market
 from training.evaluation.compared import Baselines
 from training.evaluation.export import render
+from training.evaluation.export import results as results_of
 from training.evaluation.measures import METRICS
 from training.policies.read import read_table
 from utils.config.settings import read_settings
@@ -468,6 +472,19 @@ def test_a_judgement_hands_on_frames_and_shows_itself_in_few_lines(market: Trade
     assert costs[0] == costs[1]
 
 
+DEPTHS = {"policies": 1, "active_share": 1, "correlation": 1, "importance": 1, "known_biases": 1, "dates": 1}
+DEPTHS |= {"information_coefficients": 2, "return_percent_at_cost_bps": 2}
+
+
+def fields(found: dict[str, Any], names: int = 0) -> Iterator[str]:
+    """Keys at any depth, but for levels of names, as of policies, inputs and sessions."""
+    for key, value in found.items():
+        yield from () if names else (key,)
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict):
+                yield from fields(part, names - 1 if names else DEPTHS.get(key, 0))
+
+
 def test_rules_are_flags_and_results_alone_are_printed(
     tmp_path: Path, tiny: Path, policies: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -484,7 +501,8 @@ def test_rules_are_flags_and_results_alone_are_printed(
     assert said[0]["verdict"]["sentence"].count("On 2 markets of the same days drawn again") == 1
     documented = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
     schema = documented[documented.index("### results.json") :]
-    assert all(f"`{name}`" in schema for name in said[0])
+    trained = results_of(case(evidence=[Evidence()], folds=[FOLD]))
+    assert [name for one in (said[0], trained) for name in fields(one) if f"`{name}`" not in schema] == []
     assert evaluate(tmp_path, "--run", "one", "--env.cost-bps", "3") == 2
 
 
