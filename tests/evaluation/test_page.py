@@ -20,6 +20,7 @@ from training.evaluation.baselines import CHAMPION, EQUAL, RANDOM
 from training.evaluation.export import monthly_returns, render
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
+from training.evaluation.play import Asked
 from training.evaluation.verdict import FoldResult
 from utils.charts import DASH, MINUS, Chart, described, number
 from utils.pictures import svg_data_uri
@@ -257,6 +258,13 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
     assert [bar.kind for bar in bars] == [{1: "gain", 0: "none", -1: "loss"}[sign] for sign in signs]
     assert all(bar.label in page.texts[0] and bar.text in page.texts[0] for bar in bars)
     assert "never trained (buffer 9,920 of 10,000)" in page.texts[0]
+
+
+def test_turnover_is_one_number_above_and_below() -> None:
+    one = small()
+    shown = Page(render(replace(one, played=replace(one.played, asked=Asked(7.84, 7.62, 0.0)))))
+    above, below = shown.of_class("tiles")
+    assert "Turnover7.6 times" in above and "Turnover asked7.8 times a year Turnover done7.6 times" in below
 
 
 def test_positions_and_trades_are_told_by_stock_and_day(evaluation: Evaluation) -> None:
