@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.page_case import case
+from tests.evaluation.page_case import DRIFTS, case
 from tests.evaluation.test_page import HOSTILE, named
+from training.evaluation.baselines import NEXT_CLOSE, SURVIVORS
 from training.evaluation.export import render
 from training.evaluation.pages import write_document
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --allow-file-access-from-files"
+LONG = dict.fromkeys((SURVIVORS, NEXT_CLOSE), 0.0004)
 WIDTHS, HEIGHT = (1280, 390), 900
 # Everything that is shown, but for what lies in a box that scrolls.
 LAYOUT = """({
@@ -26,6 +28,8 @@ LAYOUT = """({
     const box = element.getBoundingClientRect();
     return box.left < -1 || box.right > window.innerWidth + 1;
   }).map(element => element.outerHTML.slice(0, 120)),
+  cut: [...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth)
+    .map(box => `${box.getAttribute('aria-label')}: ${box.scrollWidth} of ${box.clientWidth}`),
   verdict: document.querySelector('.verdict').getBoundingClientRect().bottom,
   pictures: [...document.querySelectorAll('img')].map(image => image.naturalWidth),
   paper: window.getComputedStyle(document.body).backgroundColor,
@@ -36,7 +40,7 @@ LAYOUT = """({
 @pytest.fixture(scope="module")
 def pages(real_charts: None, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("pages")
-    for name, evaluation in (("plain", case()), ("hostile", named(" ".join(HOSTILE)))):
+    for name, evaluation in (("plain", case(drifts=DRIFTS | LONG)), ("hostile", named(" ".join(HOSTILE)))):
         write_document(render(evaluation), folder / f"{name}.html")
     return sorted(folder.iterdir())
 
@@ -64,5 +68,6 @@ def test_the_page_fits_and_is_silent(pages: list[Path], tmp_path: Path, is_dark:
     for (page, width), one in zip(product(pages, WIDTHS), json.loads(html.unescape(shown[1])), strict=True):
         assert one["width"] == [width, width] and one["requests"] == 0 and one["outside"] == []
         assert one["verdict"] < HEIGHT or width < HEIGHT or page.stem == "hostile", "verdict, charts and tiles"
+        assert one["cut"] == [] or width < HEIGHT or page.stem == "hostile"
         assert one["pictures"] and min(one["pictures"]) > 100
         assert (max(int(part) for part in re.findall(r"\d+", one["paper"])) < 64) == is_dark
