@@ -257,6 +257,10 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
     assert [bar.label for bar in bars] == [f"over {RANDOM}", f"over {EQUAL}"]
     assert [bar.kind for bar in bars] == [{1: "gain", 0: "none", -1: "loss"}[sign] for sign in signs]
     assert all(bar.label in page.texts[0] and bar.text in page.texts[0] for bar in bars)
+    for bar, lead in zip(bars, evaluation.leads, strict=True):
+        assert [edge > bar.zero for edge in bar.interval] == [edge > 0 for edge in lead.test.interval]
+        assert bar.interval[0] < (bar.left if lead.test.mean < 0 else bar.left + bar.width) < bar.interval[1]
+    assert len(page.of_class("whisker")) == len(bars)
     assert "never trained (buffer 9,920 of 10,000)" in page.texts[0]
 
 

@@ -103,7 +103,8 @@ def equity_chart(evaluation: Evaluation) -> Chart:
 
 
 class Bar(NamedTuple):
-    """A bar of a page: where it begins and how long it is in percent of the width, and whether it is told apart."""
+    """A bar of a page: where it begins and how long it is, its interval, and zero, in percent of the width, and whether
+    it is told apart."""
 
     label: str
     text: str
@@ -111,26 +112,30 @@ class Bar(NamedTuple):
     width: float
     kind: str
     """"gain", "loss", or "none": neutral."""
+    zero: float
+    interval: Sequence[float]
+    """Its ends; empty: none."""
 
 
-def bars(rows: Sequence[tuple[str, float | None, str, int]]) -> list[Bar]:
-    """Return bars from zero, by (label, value, text, sign): positive a gain, negative a loss, 0 neutral."""
-    values = [value or 0.0 for _, value, _, _ in rows]
-    low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
-    scale, kinds = 100.0 / ((high - low) or 1.0), {1: "gain", 0: "none", -1: "loss"}
-    return [
-        Bar(label, text, round(scale * (min(value, 0.0) - low), 2), round(scale * abs(value), 2), kinds[sign])
-        for (label, _, text, sign), value in zip(rows, values, strict=True)
-    ]
+def bars(rows: Sequence[tuple[Any, ...]]) -> list[Bar]:
+    """Return bars from zero on one scale, by (label, value, text, sign: positive a gain, negative a loss, 0 neutral),
+    perhaps with the ends of an interval."""
+    values = [(0.0, value or 0.0, *interval) for _, value, _, _, *interval in rows]
+    low, high = (edge(map(edge, values), default=0.0) for edge in (min, max))
+    scale, kinds, found = 100.0 / ((high - low) or 1.0), {1: "gain", 0: "none", -1: "loss"}, list[Bar]()
+    for (label, _, text, sign, *_), row in zip(rows, values, strict=True):
+        zero, end, *interval = (round(scale * (value - low), 2) for value in row)
+        found.append(Bar(label, text, min(zero, end), round(abs(end - zero), 2), kinds[sign], zero, interval))
+    return found
 
 
 def answer_bars(evaluation: Evaluation) -> list[Bar]:
-    """Return the champion's leads; blue where it is better, red where worse, neutral else."""
+    """Return the champion's leads with their intervals; blue where it is better, red where worse, neutral else."""
     rows = []
     for one in evaluation.leads:
         mean, low, high = (number(value, 1, is_signed=True) for value in (one.test.mean, *one.test.interval))
         text = f"{mean} % a year, {low} to {high}: {one.word}"
-        rows.append((f"over {one.policy}", one.test.mean, text, one.sign))
+        rows.append((f"over {one.policy}", one.test.mean, text, one.sign, *one.test.interval))
     return bars(rows)
 
 
