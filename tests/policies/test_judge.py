@@ -463,7 +463,10 @@ def test_a_judgement_hands_on_frames_and_shows_itself_in_few_lines(market: Trade
     assert 100 * weights.sum(axis=1).mean() == pytest.approx(found.table.loc["pairs", "exposure"])
     assert found.positions["first_date"].dtype.kind == found.trades["date"].dtype.kind == "M"
     assert (found.positions["shares"] < 0).any() and found.evaluations["pairs"].played.benchmark == "cash"
-    assert len(repr(found).splitlines()) <= 20 and len(found._repr_html_()) < 20_000
+    lines = repr(found).splitlines()
+    assert [line.split("  ")[0] for line in lines[2:6]] == ["scores", "pairs", "equal weight", "cash"]
+    assert lines[16] == f"... {len(found.table) - 14} more" and lines[17].startswith("scores: ")
+    assert len(lines) <= 20 and len(found._repr_html_()) < 20_000
     held = judge(market, {"scores": short_drift}, judging=QUICK, hold=2, borrow_bps=900.0)
     assert held.weights["scores"].max().max() == pytest.approx(0.5, abs=0.05)
     baselines = ["equal weight", "60-day momentum", "12-1 momentum", "low volatility", "planted rule"]

@@ -89,16 +89,21 @@ class Judgement:
     evaluations: Mapping[str, Evaluation]
 
     def __repr__(self) -> str:
-        said = [f"{name}: {sentence}" for name, sentence in self.verdict.items()]
-        return "\n".join((self._short.round(2).to_string(), *said[:_MOST_VERDICTS]))
+        said, (short, more) = [f"{name}: {sentence}" for name, sentence in self.verdict.items()], self._short
+        said = [*said[:_MOST_VERDICTS], *[f"... {len(said) - _MOST_VERDICTS} more"] * (len(said) > _MOST_VERDICTS)]
+        return "\n".join((short.round(2).to_string(), *more, *said))
 
     def _repr_html_(self) -> str:
         said = "".join(f"<p>{escape(name)}: {escape(sentence)}</p>" for name, sentence in self.verdict.items())
-        return f"{self._short.to_html(float_format='{:.2f}'.format)}{said}"
+        short, more = self._short
+        return f"{short.to_html(float_format='{:.2f}'.format)}{''.join(more)}{said}"
 
     @property
-    def _short(self) -> pd.DataFrame:
-        return self.table[[*_SHOWN]].iloc[:_MOST_ROWS]
+    def _short(self) -> tuple[pd.DataFrame, list[str]]:
+        """The first rows, those of judged policies and their benchmarks before others, and how many are left out."""
+        first = dict.fromkeys((*self.evaluations, *(one.played.benchmark for one in self.evaluations.values())))
+        rows = self.table.loc[[*first, *self.table.index.difference([*first], sort=False)], [*_SHOWN]]
+        return rows[:_MOST_ROWS], [f"... {len(rows) - _MOST_ROWS} more"] * (len(rows) > _MOST_ROWS)
 
     @property
     def verdict(self) -> dict[str, str]:
