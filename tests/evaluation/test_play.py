@@ -258,6 +258,8 @@ def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
     assert validation.expected_best_ratio == first.expected_best_ratio == 0.0
     # The largest of four standard normal draws is 1.03 in the mean.
     assert fourth.expected_best_ratio == pytest.approx(1.03 * math.sqrt(252 / (2 * SESSIONS - 1)), rel=0.03)
+    ends = [one.lines[0].partition("the true ratio is above ")[2] for one in (first, fourth)]
+    assert ends == ["zero.", f"{fourth.expected_best_ratio:.2f} a year, which the best of 4 without skill would show."]
     ratios = [one.deflated_information_ratio or 0.0 for one in (validation, first, fourth)]
     assert ratios[0] == ratios[1] > ratios[2] > 0
 

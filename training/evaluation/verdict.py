@@ -287,10 +287,9 @@ class Overfitting:
         """Return the estimates as sentences."""
         chance = "none, the returns are those of the benchmark."
         if self.deflated_information_ratio is not None:
-            chance = (
-                f"{self.deflated_information_ratio:.3f}, the probability that the true ratio is above "
-                f"{self.expected_best_ratio:.2f} a year, which the best of {self.trials:,} without skill would show."
-            )
+            best = f"{self.expected_best_ratio:.2f} a year, which the best of {self.trials:,} without skill would show"
+            above = best if self.trials > 1 else "zero"
+            chance = f"{self.deflated_information_ratio:.3f}, the probability that the true ratio is above {above}."
         record = "none, the Sharpe ratio is not above zero."
         if needed := self.minimum_track_record_days:
             like = f"{many(needed, 'day')} like the {self.days:,} judged"
