@@ -187,6 +187,8 @@ def test_weights_are_held_as_they_are(market: TradedMarket, tmp_path: Path) -> N
         np.testing.assert_array_equal(judgement.equity["wide"], judgement.equity[same])
     np.testing.assert_array_equal(judgement.equity["held"], judgement.equity["file of held.csv"])
     np.testing.assert_array_equal(judgement.equity["zeros"], judgement.equity["held"])
+    told = " ".join(judgement.evaluations["rows"].caveats)
+    assert "Weights of a file cannot be audited" in told and "Orders" not in told
     trades = judgement.trades
     tickers = trades.groupby("policy")["ticker"].unique().map(set)
     assert tickers["code"] == {"S000"} and tickers["wide"] == {"S000", "S001"}

@@ -131,4 +131,5 @@ def test_a_file_of_trades_is_judged(tmp_path: Path, tiny: Path) -> None:
     assert trades[["ticker", "date"]].to_numpy().tolist() == [["S000", days[1]], ["S000", days[3]]]
     assert (held["first_date"], held["last_date"], held["reason"]) == (days[1], days[3], "order")
     assert results(folder)["verdict"]["sentence"].startswith("1 of 2 rows were not")
+    assert "Orders of a file cannot be audited" in (folder / "report.html").read_text()
     assert pd.read_csv(folder / "refused.csv")["reason"].tolist() == ["sale of more than is held, done in part"]

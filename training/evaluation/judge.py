@@ -55,10 +55,9 @@ VARIANTS = (
     "Policies tried from {first} to {last} that the verdict allows for: {trials}, by --variants and recorded looks. It "
     "cannot know of others, and days to which a policy was fitted prove nothing."
 )
-UNAUDITED = (
-    "Orders of a file cannot be audited: a model that saw the judged days flatters, and so does, without prices, the "
-    "day of a fill as that of its order."
-)
+UNAUDITED = "{} of a file cannot be audited: a model that saw the judged days flatters, and so does {}."
+_OF_WEIGHTS = "Weights", "a date before the close at which they were known"
+_OF_ORDERS = "Orders", "without prices, the day of a fill as that of its order"
 BESIDE = (EQUAL, LIGHTGBM)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
 _SHORT = 0.005
@@ -367,7 +366,9 @@ class Evaluation:
                 f"fingerprint: {len(self.looks)}, of {self.trials:,} champions and policies, for which the verdict "
                 "allows. Looks in other folders are not counted."
             )
-        checked = [self.check.sentence] if self.check else [] if self.has_code else [UNAUDITED]
+        is_of_orders = self.played.asked is not None and self.played.asked.refused is not None
+        unaudited = UNAUDITED.format(*(_OF_ORDERS if is_of_orders else _OF_WEIGHTS))
+        checked = [self.check.sentence] if self.check else [] if self.has_code else [unaudited]
         return [*self.overfitting.lines, self.overfitting.note, text, *checked]
 
     @property
