@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from models.evidence import Evidence
 from tests.evaluation.page_case import DRIFTS, SESSIONS, case, sessions, walk
 from training.evaluation import charts
-from training.evaluation.baselines import CHAMPION, EQUAL, RANDOM
+from training.evaluation.baselines import CHAMPION, EQUAL, MOMENTUM, RANDOM
 from training.evaluation.export import monthly_returns, render
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
@@ -262,6 +262,14 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
         assert bar.interval[0] < (bar.left if lead.test.mean < 0 else bar.left + bar.width) < bar.interval[1]
     assert len(page.of_class("whisker")) == len(bars)
     assert "never trained (buffer 9,920 of 10,000)" in page.texts[0]
+
+
+def test_a_baseline_that_follows_nothing_is_told() -> None:
+    one = small()
+    assert one.idle == []
+    curves = {**one.played.curves, MOMENTUM: one.played.curves[EQUAL]}
+    shown = Page(render(replace(one, played=replace(one.played, curves=curves))))
+    assert "60-day momentum: the same as equal weight, for" in shown.texts[0]
 
 
 def test_turnover_is_one_number_above_and_below() -> None:

@@ -357,6 +357,13 @@ class Evaluation:
         return [*({IN_FULL} & {*self.policies} if self.judged == CHAMPION else ()), self.judged]
 
     @property
+    def idle(self) -> list[str]:
+        """Return the tuned baselines that follow nothing of their scores, and so are the benchmark."""
+        of_benchmark = self.equity[self.played.market]
+        names = [name for name in self.played.scores if name in self.equity and name != self.judged]
+        return [name for name in names if np.allclose(self.equity[name], of_benchmark, rtol=1e-6, atol=0.0)]
+
+    @property
     def caveats(self) -> list[str]:
         """Return what a reader must know before believing the verdict."""
         text = "Settings that are picked by validation results are fitted to the validation days."
