@@ -131,6 +131,11 @@ def test_at_the_benchmarks_exposure_and_volatility_a_diluted_champion_is_level()
     assert found.over_benchmark.mean == pytest.approx(-2 / 3 * 252 * market.mean())
     assert [*found.scaled] == ["exposure", "volatility"]
     assert [test.mean for test in found.scaled.values()] == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert not found.remarks
+    steady = verdict(market / 3 + 2 * market.mean() / 3, random, none, third, market)
+    assert steady.remarks == [
+        "Scaled to its volatility it is better than equal weight; the verdict goes by what was earned."
+    ]
     levered = verdict(2 * market, random, none, third, market, exposure_ratio=1.0)
     assert levered.scaled["exposure"].mean == pytest.approx(252 * market.mean())
     assert levered.scaled["volatility"].mean == pytest.approx(0.0, abs=1e-9)

@@ -376,7 +376,8 @@ class Evaluation:
         is_of_orders = self.played.asked is not None and self.played.asked.refused is not None
         unaudited = UNAUDITED.format(*(_OF_ORDERS if is_of_orders else _OF_WEIGHTS))
         checked = [self.check.sentence] if self.check else [] if self.has_code else [unaudited]
-        return [*self.overfitting.lines, self.overfitting.note, text, *checked]
+        remarks = [] if self.never_traded else self.verdict.remarks
+        return [*remarks, *self.overfitting.lines, self.overfitting.note, text, *checked]
 
     @property
     def biases(self) -> dict[str, str]:

@@ -154,6 +154,16 @@ class Verdict:
         return f"{'; '.join(said)} (% a year{allowed})."
 
     @property
+    def remarks(self) -> list[str]:
+        """Say where the champion's returns, scaled to the benchmark's exposure or volatility, are told apart otherwise
+        than they are as earned, by which the verdict goes."""
+        return [
+            f"Scaled to its {name} it is {outcome(test)} {self.benchmark}; the verdict goes by what was earned."
+            for name, test in self.scaled.items()
+            if test.sign != self.over_benchmark.sign
+        ]
+
+    @property
     def parts(self) -> list[Part]:
         """Return the parts of the champion's returns, which sum to them, and its differences from others."""
         over, picked, timed = self.over_benchmark, self.selection, self.timing
