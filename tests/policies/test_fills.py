@@ -95,7 +95,10 @@ def test_two_hundred_impossible_fills_are_named_and_change_nothing() -> None:
         if kind:
             assert named[place] == REASONS[kind], row
     assert len(named) == 201, "and a sale of more than is held"
-    assert "201 of 203 rows were not done as claimed, see refused.csv: " in asked.warning
+    most, *_ = counts = refused["reason"].value_counts().tolist()
+    assert f"201 of 203 rows were not done as claimed, see refused.csv: {most} " in asked.warning
+    assert f", and {201 - most} for other reasons." in asked.warning
+    assert [count for _, count, turnover in asked.undone if turnover is None] == counts
     np.testing.assert_array_equal(equity, asked_of(GOOD)[1])
 
 

@@ -187,6 +187,9 @@ def test_weights_are_held_as_they_are(market: TradedMarket, tmp_path: Path) -> N
         np.testing.assert_array_equal(judgement.equity["wide"], judgement.equity[same])
     np.testing.assert_array_equal(judgement.equity["held"], judgement.equity["file of held.csv"])
     np.testing.assert_array_equal(judgement.equity["zeros"], judgement.equity["held"])
+    zero = judgement.evaluations["zeros"].played.asked
+    dates, judged = int(has_some.sum()), int(has_some[first : market.market.splits.validation.last].sum())
+    assert zero is not None and zero.how.endswith(f" Read: {dates:,} dates, {judged} of them judged, 6 tickers.")
     told = " ".join(judgement.evaluations["rows"].caveats)
     assert "Weights of a file cannot be audited" in told and "Orders" not in told
     trades = judgement.trades

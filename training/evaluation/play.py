@@ -193,6 +193,12 @@ class Asked:
         return cls(turnover, done, gap, sorted(lapses, key=lambda one: -one.turnover))
 
     @property
+    def undone(self) -> list[tuple[str, int, float | None]]:
+        """Return the lapses, and the rows that were left out by their reasons, whose turnover nobody knows."""
+        refused = {} if self.refused is None else self.refused["reason"].value_counts().to_dict()
+        return [*self.lapses, *((reason, count, None) for reason, count in refused.items())]
+
+    @property
     def is_apart(self) -> bool:
         """Tell whether another portfolio was held than was asked for."""
         missed = sum(one.turnover for one in self.lapses if one.reason != _CASH)

@@ -55,9 +55,12 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         notes.append(f"{len(other):,} of {len(policy.columns):,} tickers cannot be bought here, as {other[0]}.")
     played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy))
     assert played.asked is not None
-    if played.scores is not None:
-        logger.info("%s", played.asked.how)
-    return _with_asked(played, notes=[*notes, *played.asked.notes])
+    how = played.asked.how
+    if isinstance(policy, pd.DataFrame):
+        dates, judged = (int(part.any(axis=1).sum()) for part in (policy.notna(), np.isfinite(table[setup.judged])))
+        how += f" Read: {many(dates, 'date')}, {judged:,} of them judged, {many(len(policy.columns), 'ticker')}."
+    logger.info("%s", how)
+    return _with_asked(played, how=how, notes=[*notes, *played.asked.notes])
 
 
 def account_of_table(
@@ -255,5 +258,5 @@ def rule_text(name: str, rule: BandRule, scores: Float64Array) -> str:
     is_tuned = np.array_equal(rule.scores, scores.astype(np.float32), equal_nan=True)
     return (
         f"{name}: a unit of score is worth {rule.unit:.3g}%, price of risk {rule.risk:g}, at most {rule.largest:.0%} "
-        f"in a stock, {'tuned on' if is_tuned else 'without scores of'} training days"
+        f"in a stock, {'tuned on' if is_tuned else 'without scores of'} training days."
     )

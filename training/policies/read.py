@@ -310,7 +310,9 @@ class GivenTrades:
         said, refused = list[str](), len(self.refused)
         if refused:
             share = f"{refused:,} of {many(len(self.rows), 'row')}"
-            said.append(f"{share} were not done as claimed, see refused.csv: {self.counted}.")
+            (reason, count), *others = self.refused["reason"].value_counts().items()
+            more = f", and {refused - count:,} for other reasons" if others else ""
+            said.append(f"{share} were not done as claimed, see refused.csv: {count:,} {reason}{more}.")
         if self.has_prices:
             done, quotes = self.rows[self.rows["amount"] != 0], self.setup.portfolio.quotes
             fills_next = self.setup.portfolio.rules.fill == "next_open"
