@@ -115,7 +115,8 @@ class Evidence:
         worth = f"{_rounded(self.excess)}% a year (+- {self.error:.1f})"
         cash = f"cash by the level of their scores {_rounded(self.cash_excess)}% (+- {self.cash_error:.1f}, "
         timed = f"; {cash}{p_words(self.cash_p_value)})" if self._tells_cash else ""
-        said = f"worth {worth} over the benchmark, out of fold and net of costs ({p_words(self.p_value)}){timed}"
+        chance = p_words(self.p_value) + " after correction for all agents tried" * (not self.is_significant)
+        said = f"worth {worth} over the benchmark, out of fold and net of costs ({chance}){timed}"
         return f"{orders} {said}: {self.followed}."
 
 

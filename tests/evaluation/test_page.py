@@ -234,7 +234,11 @@ def test_evidence_and_what_follows_from_it_are_told() -> None:
     strong, weak = Evidence(9.6, 2.0, 1e-9, 0.97), Evidence(1.2, 2.1, 0.703, 0.0)
     for evidence, claim, head in (
         (strong, "worth 9.6% a year (+- 2.0) over the benchmark", "EDGE: 97% of the differences between scores"),
-        (weak, "(p = 0.703): the benchmark is held.", "NO SIGNIFICANT EDGE: the benchmark is held"),
+        (
+            weak,
+            "(p = 0.703 after correction for all agents tried): the benchmark is held.",
+            "NO SIGNIFICANT EDGE: the benchmark is held",
+        ),
     ):
         one = small(evidence=[evidence])
         assert claim in one.evidence_sentence and one.sentence == f"{one.evidence_sentence} {one.verdict.sentence}"

@@ -110,6 +110,7 @@ def test_the_headline_and_the_sentence(p_value: float, shrink: float, says: str)
     found = Evidence(4.04, 1.3, p_value, shrink)
     assert found.headline == says
     begins = "The agents' orders are worth 4.0% a year (+- 1.3) over the benchmark, out of fold and net of costs (p "
+    assert ("after correction for all agents tried" in found.sentence) == (p_value >= 0.001)
     assert found.sentence.startswith(begins) and found.sentence.endswith(f": {says.partition(': ')[2]}.")
 
 
