@@ -428,10 +428,8 @@ def test_of_a_policy_that_never_trades_one_line_says_so(
     late = tmp_path / "late.csv"
     late.write_text("date,ticker,weight\n2010-11-29,T1,0.0\n")
     data = ("--config", str(tiny), "--data", str(tmp_path / "data.parquet"))
-    for flag, place, name, reason in (
-        ("--policy", f"{policies}:Waits", "Waits", "a weight above 0"),
-        ("--weights", str(late), "late", "stocks or days without a price"),
-    ):
+    reason = "no weight is above 0, or they are of stocks or days without a price"
+    for flag, place, name in (("--policy", f"{policies}:Waits", "Waits"), ("--weights", str(late), "late")):
         assert evaluate(tmp_path, flag, place, *data) == 0
         shown = capsys.readouterr().out
         assert f"{name} never traded from 2010-11-22 to 2010-12-24: no verdict. Perhaps " in shown and reason in shown

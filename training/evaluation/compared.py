@@ -93,8 +93,8 @@ class PlayedPolicies:
     active_share: Mapping[str, float] = field(default_factory=dict)
     """Half the distance of its weights from those of each baseline and of plain momentum, mean over days; empty where
     `asked` is None."""
-    correlation: Mapping[str, float | None] = field(default_factory=dict)
-    """Of its daily returns with those of the same and of the index; None where either never changes."""
+    correlation: Mapping[str, float] = field(default_factory=dict)
+    """Of its daily returns with those of the same and of the index; NaN where either never changes."""
 
     @classmethod
     def joined(cls, parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
@@ -254,8 +254,8 @@ class Baselines:
         require_memory("random pickers", {"--random-pickers": draws, "days": setup.steps, "bytes": 48})
         if judged.is_neutral:
             curves[CASH] = self._untraded(np.ones(setup.steps + 1), 0.0)
-        others = {n: one.curves for n, one in self.beside_weights.items()}
-        others |= {n: curves[n] for n in (INDEX,) if n in curves}
+        others = {n: one.curves.daily[0] for n, one in self.beside_weights.items()}
+        others |= {n: curves[n].daily[0] for n in (INDEX,) if n in curves}
         active = self._active(judged)
         drawn = np.maximum(judged.curves.daily + active.permuted(draws, generator), -100.0)
         first = {name: curves.pop(name), RANDOM: _random_curves(judged.curves, drawn)}
@@ -276,7 +276,7 @@ class Baselines:
                 other: float(0.5 * np.abs(judged.held - one.held).sum(axis=2).mean())
                 for other, one in self.beside_weights.items()
             },
-            correlation={other: _correlation(judged.curves, one) for other, one in others.items()},
+            correlation=pd.DataFrame(others).corrwith(pd.Series(judged.curves.daily[0])).to_dict(),
             days=setup.days,
             tickers=[setup.market.tickers[column] for column in setup.columns],
             traded=daily_table(trades, 0),
@@ -315,12 +315,6 @@ class Baselines:
         quotes = replace(portfolio.quotes, open=portfolio.quotes.close)
         portfolio.quotes = portfolio.account.quotes = portfolio.benchmark.quotes = quotes
         return portfolio
-
-
-def _correlation(one: EquityCurves, other: EquityCurves) -> float | None:
-    with np.errstate(invalid="ignore"):
-        found = float(np.corrcoef(one.daily[0], other.daily[0])[0, 1])
-    return found if np.isfinite(found) else None
 
 
 def _random_curves(judged: EquityCurves, daily: Float64Array) -> EquityCurves:

@@ -40,8 +40,8 @@ SCHEMA = 1
 """Of results.json; docs/evaluate.md lists its fields."""
 _MOST_COLUMNS, _UNBROKEN = 120, 10**6
 _SYNTHETIC = "synthetic market: says nothing about real ones"
-_SHOWN = ("return", "annual_return", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
-"""Measures of a file's table."""
+SHOWN = ("return", "annual_return", "volatility", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
+"""Measures of a file's table, and of a judgement."""
 FILES = (RESULTS, REPORT, EQUITY, TRADES, POSITIONS, REFUSED)
 """What `write_evaluation` writes, the last one of trades that were not done as claimed."""
 
@@ -87,7 +87,7 @@ def in_full(evaluation: Evaluation, lines: Mapping[str, object] | None = None) -
     measures = list[dict[str, Any]]()
     for name, found in evaluation.policies.items():
         _, low, high = found["return"]
-        row = {"policy": name, **{METRICS[key].label: found[key].value for key in _SHOWN}}
+        row = {"policy": name, **{METRICS[key].label: found[key].value for key in SHOWN}}
         row["return 95%"] = None if low is None else f"{low:+.2f} to {high:+.2f}"
         sessions = clearest(ranks := evaluation.coefficients.get(name, {}))
         row["rank IC (sessions)"] = sessions and f"{ranks[sessions].mean:.3f} ({sessions})"

@@ -182,13 +182,9 @@ class Evaluation:
         """Say that a policy of the user never traded, and why that may be; empty where it did, and for champions."""
         if self.judged == CHAMPION or self.played.traded.any():
             return ""
-        reason = "its weights or orders are of stocks or days without a price"
-        if self.has_code:
-            reason = (
-                f"in none of its actions has one of the {len(self.market.investable_columns):,} stocks that may be "
-                "bought a weight above 0 on a day on which it can be ordered"
-            )
-        return f"{self.judged} never traded from {self.dates[0]} to {self.dates[-1]}: no verdict. Perhaps {reason}."
+        when = f"from {self.dates[0]} to {self.dates[-1]}"
+        why = "Perhaps no weight is above 0, or they are of stocks or days without a price"
+        return f"{self.judged} never traded {when}: no verdict. {why}."
 
     @property
     def suspicion(self) -> str:

@@ -155,8 +155,7 @@ class Verdict:
 
     @property
     def remarks(self) -> list[str]:
-        """Say where the champion's returns, scaled to the benchmark's exposure or volatility, are told apart otherwise
-        than they are as earned, by which the verdict goes."""
+        """Say where returns at the benchmark's exposure or volatility are told apart otherwise than as earned."""
         return [
             f"Scaled to its {name} it is {outcome(test)} {self.benchmark}; the verdict goes by what was earned."
             for name, test in self.scaled.items()

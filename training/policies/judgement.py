@@ -17,7 +17,7 @@ from data.synthetic.built_in import PlantedScores
 from training.commands.table import run_defaults
 from training.evaluation.baselines import CHAMPION, NEXT_CLOSE, RANDOM, RESERVED
 from training.evaluation.compared import Baselines, at_costs
-from training.evaluation.export import record_look, write_evaluation
+from training.evaluation.export import SHOWN, record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.nulls import Praise, redrawn
 from training.evaluation.play import EvaluationSetup, account_of_agent
@@ -34,9 +34,7 @@ from utils.progress import progress
 from utils.runs.devices import named_generator
 from utils.runs.run_log import REPORT
 
-_SHOWN = ("return", "annual_return", "volatility", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
-"""Measures that a judgement shows."""
-_MOST_ROWS, _MOST_VERDICTS = 14, 4
+_MOST_ROWS = 14
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,8 +87,7 @@ class Judgement:
     evaluations: Mapping[str, Evaluation]
 
     def __repr__(self) -> str:
-        said, (short, more) = [f"{name}: {sentence}" for name, sentence in self.verdict.items()], self._short
-        said = [*said[:_MOST_VERDICTS], *[f"... {len(said) - _MOST_VERDICTS} more"] * (len(said) > _MOST_VERDICTS)]
+        said, (short, more) = (f"{name}: {sentence}" for name, sentence in self.verdict.items()), self._short
         return "\n".join((short.round(2).to_string(), *more, *said))
 
     def _repr_html_(self) -> str:
@@ -102,7 +99,7 @@ class Judgement:
     def _short(self) -> tuple[pd.DataFrame, list[str]]:
         """The first rows, those of judged policies and their benchmarks before others, and how many are left out."""
         first = dict.fromkeys((*self.evaluations, *(one.played.benchmark for one in self.evaluations.values())))
-        rows = self.table.loc[[*first, *self.table.index.difference([*first], sort=False)], [*_SHOWN]]
+        rows = self.table.loc[[*first, *self.table.index.difference([*first], sort=False)], [*SHOWN]]
         return rows[:_MOST_ROWS], [f"... {len(rows) - _MOST_ROWS} more"] * (len(rows) > _MOST_ROWS)
 
     @property

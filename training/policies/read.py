@@ -266,8 +266,8 @@ class GivenTrades:
         self.rows["amount"] = self._held(held)
         if not (self.rows["amount"] > 0).any():
             first, last = dates[[setup.judged.start, setup.judged.stop - 1]]
-            but = f": {self.counted}" if self.refused.size else ""
-            raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none{but}")
+            but = ", ".join(f"{count:,} {why}" for why, count in self.refused["reason"].value_counts().items())
+            raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none: {but}")
         self.shares, self.first = torch.from_numpy(held.cumsum(axis=0)), setup.first
 
     def _held(self, change: Float64Array) -> Any:
@@ -298,12 +298,6 @@ class GivenTrades:
         """The rows that were left out, or done in part, numbered from 1, with the reason."""
         rows = self.trades.rows.assign(row=np.arange(1, len(self.rows) + 1), reason=self.rows["reason"].to_numpy())
         return rows[rows["reason"] != ""]
-
-    @property
-    def counted(self) -> str:
-        """Say how many rows have which reason."""
-        counts = self.refused["reason"].value_counts()
-        return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
 
     def notes(self, played: Played) -> Sequence[str]:
         """Say which rows were left out, and how much better the prices are that are claimed than fills here."""
