@@ -254,8 +254,6 @@ class Baselines:
         require_memory("random pickers", {"--random-pickers": draws, "days": setup.steps, "bytes": 48})
         if judged.is_neutral:
             curves[CASH] = self._untraded(np.ones(setup.steps + 1), 0.0)
-        others = {n: one.curves.daily[0] for n, one in self.beside_weights.items()}
-        others |= {n: curves[n].daily[0] for n in (INDEX,) if n in curves}
         active = self._active(judged)
         drawn = np.maximum(judged.curves.daily + active.permuted(draws, generator), -100.0)
         first = {name: curves.pop(name), RANDOM: _random_curves(judged.curves, drawn)}
@@ -272,11 +270,7 @@ class Baselines:
             market=setup.benchmark,
             weights=judged.held[:, 0],
             asked=judged.asked,
-            active_share={
-                other: float(0.5 * np.abs(judged.held - one.held).sum(axis=2).mean())
-                for other, one in self.beside_weights.items()
-            },
-            correlation=pd.DataFrame(others).corrwith(pd.Series(judged.curves.daily[0])).to_dict(),
+            **self._alike(judged),
             days=setup.days,
             tickers=[setup.market.tickers[column] for column in setup.columns],
             traded=daily_table(trades, 0),
@@ -290,6 +284,15 @@ class Baselines:
             scores=scores,
             ahead={h: returns_ahead(opens, slice(0, setup.steps), h) for h in DECAY},
         )
+
+    def _alike(self, judged: Played) -> dict[str, Any]:
+        """Return active shares and correlations of an account."""
+        daily = {name: one.curves.daily[0] for name, one in self.beside_weights.items()}
+        if self.setup.index is not None:
+            daily[INDEX] = self._untraded(self.setup.index, 1.0).daily[0]
+        shares = {n: 0.5 * np.abs(judged.held - one.held).sum(axis=2).mean() for n, one in self.beside_weights.items()}
+        correlation = pd.DataFrame(daily).corrwith(pd.Series(judged.curves.daily[0])).to_dict()
+        return {"active_share": {n: float(share) for n, share in shares.items()}, "correlation": correlation}
 
     def _untraded(self, closes: Float64Array, exposure: float) -> EquityCurves:
         """Return an account that follows (D + 1,) closes without a trade."""
