@@ -21,6 +21,7 @@ import numpy as np
 
 from data.features.grammar import Formula, Quantities
 from data.features.screen import Targets, screened
+from data.features.seasons import SEASONS
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
@@ -69,7 +70,8 @@ class Formulas:
                 counted = one.counted(memory, table)
                 for place in places:
                     scores[place][one] = _score(one, counted, y.first[place], y.learned[place])
-                if formula.by_stock and max(scores[place][one] for place in places) < _LEAST / 2:
+                tells = max(scores[place][one] for place in places) >= _LEAST / 2
+                if formula.by_stock and (formula.quantity in SEASONS or not tells):
                     break  # what tells nothing at once will hardly later
         found, values_of = list[Self](), cache(lambda one: one.of(table))
         for place, of_set in enumerate(scores):

@@ -9,11 +9,13 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 import scipy  # submodules, which take a second to import, are loaded when they are used
+from numpy.typing import NDArray
 
 from data.features.bank import apart, has_return, log_returns
 from data.features.forms import StockBars, feature_of, values_from
 from data.features.impulses.terms import SESSIONS, later
 from data.features.nine import CLOSE, OPEN
+from data.features.seasons import SEASONS, seasons_ahead
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
@@ -88,10 +90,15 @@ class Formula(NamedTuple):
     def counted(self, memory: Float32Array, table: Quantities) -> Float32Array:
         """Return the same from the values of all states as soon as they are known."""
         values = later(memory, self.late) * table.weight(self.state)
-        return table.by_own_slopes(values) if self.by_stock else values
+        if not self.by_stock:
+            return values
+        is_season = self.quantity in SEASONS
+        return table.by_own_slopes(values, seasons_ahead(self.quantity, table.dates) if is_season else None)
 
     def memory(self, table: Quantities) -> Float32Array:
         """Return the (days, n) values of all states as soon as they are known."""
+        if self.quantity in SEASONS:
+            return table.has_bar.astype(np.float32)
         by = table[self.by] if self.by else None
         values = formed(table.scaled(self.quantity, self.scale), self.form, by)
         values = np.where(table.has_bar, values, np.float32(np.nan))
@@ -121,6 +128,11 @@ class Quantities:
     def names(self) -> list[str]:
         """Quantities of each stock."""
         return [one.name for one in self.market.features if one.form != "past"]
+
+    @property
+    def dates(self) -> NDArray[np.datetime64]:
+        """(days,)."""
+        return self.market.dates[: self.stop]
 
     @cached_property
     def conditioning(self) -> list[str]:
@@ -154,13 +166,23 @@ class Quantities:
             self._last[name, some.step] = np.asarray(scaled, dtype=np.float32)
         return self._last[name, some.step]
 
-    def by_own_slopes(self, values: Float32Array) -> Float32Array:
+    def by_own_slopes(self, values: Float32Array, season: Int64Array | None = None) -> Float32Array:
         """Return (days, n) values times each stock's slope of next returns on them, as far as it is known on the day,
-        shrunk as by some sessions without returns; less the mean of a day."""
-        returns, weight, cells = self._next
-        told, square = (values * returns).cumsum(axis=0), (values.astype(np.float64) ** 2 * weight).cumsum(axis=0)
-        usual = square.sum(axis=1, keepdims=True) / cells
-        slope = later(told / np.maximum(square + NO_RETURN * usual, 1e-12), _KNOWN_LATER)
+        shrunk as by some sessions without returns; less the mean of a day.
+
+        Args:
+            season: (days,) of the next session, each of which has slopes of its own.
+        """
+        returns, weight, known = self._next
+        season = np.zeros(len(values), dtype=np.int64) if season is None else season
+        told, square = np.zeros((2, *values.shape))
+        for one in np.unique(season):
+            days = np.flatnonzero(season == one)
+            before = np.searchsorted(days, days - _KNOWN_LATER, side="right")
+            for sums, part in ((told, values * returns), (square, values.astype(np.float64) ** 2 * weight)):
+                sums[days] = np.pad(part[days].cumsum(axis=0), ((1, 0), (0, 0)))[before]
+        usual = square.sum(axis=1, keepdims=True) / np.maximum(later(known, _KNOWN_LATER), 1)
+        slope = told / np.maximum(square + NO_RETURN * usual, 1e-12)
         return np.asarray(np.nan_to_num(apart(np.where(self.has_bar, values * slope, np.nan))), dtype=np.float32)
 
     @cached_property
@@ -174,7 +196,7 @@ class Quantities:
         weight = np.nan_to_num(np.isfinite(returns) / deviation**2)
         bound = LARGEST_RETURN * deviation
         known = (weight > 0).sum(axis=1, keepdims=True).cumsum(axis=0)
-        return np.nan_to_num(returns.clip(-bound, bound)) * weight, weight, np.maximum(known, 1)
+        return np.nan_to_num(returns.clip(-bound, bound)) * weight, weight, known
 
     @cached_property
     def states(self) -> Float32Array:

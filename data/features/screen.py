@@ -30,6 +30,7 @@ from data.features.grammar import (
     formed,
     remembered,
 )
+from data.features.seasons import SEASONS
 from utils.arrays import BoolArray, Float32Array, Float64Array
 
 SHORTLISTS = (100, 64)
@@ -69,7 +70,7 @@ class Targets(NamedTuple):
 
 
 def screened(table: Quantities, y: Targets) -> list[list[Formula]]:
-    """Return, by each set of days, those of all candidates that seem best, on some of the stocks."""
+    """Return, by each set of days, those of all candidates that seem best, on some of the stocks, and all seasons."""
     step = 1 + y.weight.size // _CELLS
     some = slice(None, None, step)
     scaled = [(name, scale) for name in table.names for scale in SCALES]
@@ -95,7 +96,8 @@ def screened(table: Quantities, y: Targets) -> list[list[Formula]]:
                     best[place].append((float(of_set.flat[at]), Formula(*choices, by_stock=bool(scope))))
         for of_set, formulas in zip(best, found, strict=True):
             formulas += [formula for _, formula in sorted(of_set, reverse=True)[:most]]
-    return found
+    seasons = [Formula(name, state=state, by_stock=True) for name in SEASONS for state in STATES]
+    return [[*formulas, *seasons] for formulas in found]
 
 
 def _penalties(scaled: Sequence[tuple[str, str]], conditions: Sequence[tuple[str, str]]) -> Float32Array:

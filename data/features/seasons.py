@@ -58,6 +58,25 @@ def _next_sessions(dates: pd.DatetimeIndex) -> pd.DatetimeIndex:
     return dates + pd.to_timedelta(np.array(ahead)[dates.day_of_week], unit="D")
 
 
+def seasons_ahead(name: str, dates: NDArray[np.datetime64]) -> NDArray[np.int64]:
+    """Return the season of the session after each of some days, of `SEASONS`."""
+    return SEASONS[name](_next_sessions(pd.DatetimeIndex(dates)))
+
+
+def _weekday(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
+    return np.asarray(dates.day_of_week)
+
+
+def _month(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
+    return np.asarray(dates.month)
+
+
+def _half_of_month(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
+    """Tell of dates whether they are among the first 15 days of a month (Ariel 1987, "A monthly effect in stock
+    returns")."""
+    return np.asarray(dates.day <= 15, dtype=np.int64)
+
+
 def _turn_of_month(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
     """Tell of dates whether they are among the last and first weekdays of a month."""
     day, month = dates.to_numpy().astype("datetime64[D]"), dates.to_numpy().astype("datetime64[M]")
@@ -66,16 +85,25 @@ def _turn_of_month(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
     return np.asarray((left <= _TURN[0]) | (gone < _TURN[1]), dtype=np.int64)
 
 
+SEASONS: dict[str, Callable[[pd.DatetimeIndex], NDArray[np.int64]]] = {
+    "favourite weekday": _weekday,
+    "favourite month": _month,
+    "favourite half of the month": _half_of_month,
+    "favourite turn of the month": _turn_of_month,
+}
+"""In which stocks may do well by themselves."""
+
+
 @register("seasons", "mean log return", "relative")
 def weekday_season(bars: WideBars) -> pd.DataFrame:
     """Return the mean return on the weekday of the next session."""
-    return _seasonal(bars, lambda dates: np.asarray(dates.day_of_week))
+    return _seasonal(bars, _weekday)
 
 
 @register("seasons", "mean log return", "relative")
 def month_season(bars: WideBars) -> pd.DataFrame:
     """Return the mean return in the calendar month of the next session."""
-    return _seasonal(bars, lambda dates: np.asarray(dates.month))
+    return _seasonal(bars, _month)
 
 
 @register("seasons", "mean log return", "relative")

@@ -19,6 +19,7 @@ from data.features.formulas import Formulas
 from data.features.grammar import STATES, Formula, Quantities, next_returns
 from data.features.nine import CLOSE, OPEN, PRICES
 from data.features.screen import Targets, screened
+from data.features.seasons import SEASONS
 from data.market import Market, with_features
 from tests.market_cases import random_panel
 from tests.small_market import market_of, small_market
@@ -165,6 +166,27 @@ def test_what_moves_each_stock_its_own_way_is_found() -> None:
     assert Formula("gap", by_stock=True) in [one for one in shortlist if one.by_stock][:4]
 
 
+def test_favourite_weekdays_that_turn_round_with_the_market_are_found() -> None:
+    """Their means over all days, which inputs hold, tell little."""
+    rng, days, stocks = np.random.default_rng(11), 1200, 20
+    dates, swings = pd.bdate_range("2012-01-02", periods=days), np.where(np.arange(days) // 150 % 2, 0.003, -0.003)
+    market = swings + 0.004 * rng.standard_normal(days)
+    rises = pd.Series(market).rolling(60, min_periods=10).mean() > 0
+    favourites = 0.006 * rng.standard_normal((5, stocks))
+    drift = favourites[np.roll(dates.day_of_week, -1)] * np.where(rises, 1, -1)[:, None]
+    session = 0.01 * rng.standard_normal((days, stocks)) + market[:, None]
+    session[1:] += drift[:-1]
+    close = np.log(50) + session.cumsum(axis=0)
+    open_ = close - session
+    bars = np.exp(np.stack((open_, np.maximum(open_, close), np.minimum(open_, close), close), axis=-1))
+    told = with_features(replace(market_of(bars.astype(np.float32)), dates=dates.to_numpy()))
+    learned = np.arange(days) < 900
+    found = Formulas.fit(told, returns_of(told), [learned])[0]
+    assert found.formulas[0] == Formula("favourite weekday", state="+-rising", by_stock=True)
+    later = slice(900, days - 2)
+    assert np.corrcoef(found.of(told, later)[0].ravel(), drift[later].ravel())[0, 1] > 0.7
+
+
 def test_noise_has_few_formulas() -> None:
     markets = [drawn(seed, days=200, stocks=8) for seed in range(1, 11)]
     found = [Formulas.fit(one, returns_of(one), [np.ones(200, dtype=bool)])[0] for one in markets]
@@ -221,7 +243,8 @@ def plain(formula: Formula, market: Market, count: int = 8) -> pd.DataFrame:
             spread = np.maximum(spread, size)
         return values.sub(values.mean(axis=1), axis=0).div(spread.where(spread > 1e-9), axis=0).clip(-4, 4).fillna(0.0)
 
-    values = scaled(formula.quantity)
+    season = season_ahead(formula.quantity, pd.DatetimeIndex(market.dates))
+    values = scaled(formula.quantity) if season is None else close.notna().astype(float)
     if formula.scale:
         past = values.ewm(halflife=120, min_periods=20)
         values = ((values - past.mean()) / past.std().where(lambda std: std > 1e-6)).clip(-4, 4).fillna(0.0)
@@ -250,10 +273,26 @@ def plain(formula: Formula, market: Market, count: int = 8) -> pd.DataFrame:
         held = holds[formula.state.split()[-1].removeprefix("+-")].astype(float)
         held = 1 - held if formula.state.startswith("not") else 2 * held - 1 if formula.state.startswith("+-") else held
         values = values.mul(held, axis=0)
-    return by_own_slopes(values, moves, np.log(bars.open)) if formula.by_stock else values
+    return by_own_slopes(values, moves, np.log(bars.open), season) if formula.by_stock else values
 
 
-def by_own_slopes(values: pd.DataFrame, moves: pd.DataFrame, log_open: pd.DataFrame) -> pd.DataFrame:
+def season_ahead(name: str, dates: pd.DatetimeIndex) -> npt.NDArray[np.int64] | None:
+    """The season of the next weekday."""
+    day = dates + pd.offsets.BDay(1)
+    first = day.to_period("M").to_timestamp()
+    weekdays_gone = np.array([len(pd.bdate_range(one, other)) for one, other in zip(first, day, strict=True)])
+    of = {
+        "favourite weekday": day.day_of_week,
+        "favourite month": day.month,
+        "favourite half of the month": day.day <= 15,
+        "favourite turn of the month": ((day + pd.offsets.BDay(1)).month != day.month) | (weekdays_gone <= 3),
+    }
+    return np.asarray(of[name]).astype(np.int64) if name in of else None
+
+
+def by_own_slopes(
+    values: pd.DataFrame, moves: pd.DataFrame, log_open: pd.DataFrame, season: npt.NDArray[np.int64] | None
+) -> pd.DataFrame:
     """Times the slope of each stock's returns between opens on them that is known on the day; day by day."""
     ahead = 100 * log_open.diff().shift(-2)
     ahead = ahead.sub(ahead.mean(axis=1), axis=0)[values.columns]
@@ -265,9 +304,12 @@ def by_own_slopes(values: pd.DataFrame, moves: pd.DataFrame, log_open: pd.DataFr
     returns = np.where(known, ahead.clip(-5 * std, 5 * std), 0.0)
     slopes = np.zeros(values.shape)
     for day in range(2, len(values)):
-        past = slice(day - 1)
+        past = np.arange(day - 1)
+        cells = max(known[past].sum(), 1)
+        if season is not None:
+            past = past[season[past] == season[day]]
         squares = (value[past] ** 2 * square[past]).sum(axis=0)
-        prior = 500 * squares.sum() / max(known[past].sum(), 1)
+        prior = 500 * squares.sum() / cells
         products = (value[past] * returns[past] * square[past]).sum(axis=0)
         slopes[day] = products / np.maximum(squares + prior, 1e-12)
     slopes = (values * slopes).where(moves[values.columns].notna())
@@ -288,6 +330,10 @@ def by_own_slopes(values: pd.DataFrame, moves: pd.DataFrame, log_open: pd.DataFr
         Formula("return_5_at_news", half_life=3),
         Formula("gap", by_stock=True),
         Formula("score", "own", "after high", "news", "+-rising", 3, 2, by_stock=True),
+        Formula("favourite weekday", state="+-rising", by_stock=True),
+        Formula("favourite month", by_stock=True),
+        Formula("favourite half of the month", state="wild", by_stock=True),
+        Formula("favourite turn of the month", state="not dispersed", by_stock=True),
     ],
     ids=str,
 )
@@ -322,17 +368,23 @@ FORMULAS = st.builds(
     st.integers(0, 3),
     st.booleans(),
 )
+SEASONAL = st.builds(
+    Formula,
+    st.sampled_from((*SEASONS,)),
+    state=st.sampled_from((*STATES,)),
+    by_stock=st.just(True),
+)
 CONDITIONS = st.tuples(
     st.sampled_from(("times", "after high", "after low")), st.sampled_from(Quantities(ODD, 400).conditioning)
 )
 
 
 @settings(max_examples=40, deadline=None)
-@given(FORMULAS, st.none() | CONDITIONS, st.integers(30, 398), st.integers(0, 1000))
+@given(FORMULAS | SEASONAL, st.none() | CONDITIONS, st.integers(30, 398), st.integers(0, 1000))
 def test_no_value_depends_on_a_later_day(
     formula: Formula, condition: tuple[str, str] | None, day: int, seed: int
 ) -> None:
-    if condition:
+    if condition and formula.quantity not in SEASONS:
         formula = formula._replace(form=condition[0], by=condition[1])
     other = with_another_future(ODD, day, np.random.default_rng(seed))
     found = formula.of(Quantities(ODD, 400))[: day + 1]

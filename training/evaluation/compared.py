@@ -141,7 +141,7 @@ def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> 
 def at_costs(setup: EvaluationSetup, played: Mapping[str, Played]) -> dict[float, dict[str, EquityCurves]]:
     """Return accounts that hold the same weights under other costs; those that may be short are played apart."""
     at_cost = dict[float, dict[str, EquityCurves]]()
-    for bps in progress(COSTS_BPS, "judge", "cost level"):
+    for bps in progress(COSTS_BPS, "Judging at other costs", "cost level"):
         at_cost[bps] = {policy: one.curves for policy, one in played.items()}
         for is_signed in {one.is_signed for one in played.values()}:
             alike = [policy for policy, one in played.items() if one.is_signed == is_signed]

@@ -267,7 +267,9 @@ class GivenTrades:
         if not (self.rows["amount"] > 0).any():
             first, last = dates[[setup.judged.start, setup.judged.stop - 1]]
             but = ", ".join(f"{count:,} {why}" for why, count in self.refused["reason"].value_counts().items())
-            raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none: {but}")
+            raise DataError(
+                f"expected purchases in {trades.source} from {first} to {last}, got none{but and f': {but}'}"
+            )
         self.shares, self.first = torch.from_numpy(held.cumsum(axis=0)), setup.first
 
     def _held(self, change: Float64Array) -> Any:

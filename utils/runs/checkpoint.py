@@ -38,8 +38,9 @@ log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
 Used = TypeVar("Used")
-SCHEMA, READABLE = 23, (22, 23)
-"""Version of the content of a state, and those that are read: of 22 no formula has slopes of each stock."""
+SCHEMA, READABLE = 24, (22, 23, 24)
+"""Version of the content of a state, and those that are read: formulas of 22 have no slopes of each stock, and those of
+23 none of a season."""
 READ_BY = {15: "0.12.0", 16: "0.13.0", 17: "0.14.0", 18: "0.15.0", 19: "0.16.0", 20: "0.17.0", 21: "0.19.0"}
 """The last versions that read earlier ones."""
 MANIFEST = "manifest.json"
