@@ -124,11 +124,16 @@ class TradeInputs:
 
     def rows_of(self, market: Market, days: slice) -> InputRows:
         """Return the inputs of the stocks that have a bar on some days."""
-        rows = self.rows(market, days)
-        rows.fill(days, self.blocks(market, days))
-        rows.fill_features(self.features, market, INPUTS)
-        self.fill_formulas(rows, market, days)
-        return rows
+        _, (inputs, rows) = market.memo.get("rows", (0, (None, None)))
+        if inputs is not self or not rows.days.start <= days.start <= days.stop <= rows.days.stop:
+            rows = self.rows(market, days)
+            rows.fill(days, self.blocks(market, days))
+            rows.fill_features(self.features, market, INPUTS)
+            self.fill_formulas(rows, market, days)
+            market.memo.clear()  # these rows are all that is needed of it
+            market.memo["rows"] = days.stop, (self, rows)
+        part: InputRows = rows.part(days)
+        return part
 
     def fill_formulas(self, rows: InputRows, market: Market, days: slice) -> None:
         """Write forecasts of formulas on some days of rows."""

@@ -85,6 +85,15 @@ class InputRows:
             setattr(other, name, getattr(self, name).to(device))
         return other
 
+    def part(self, days: slice) -> InputRows:
+        """Return the rows of some of these days, which share their memory."""
+        other, here, rows = copy.copy(self), self.here(days), self.rows(days)
+        other.days, other.first = days, [row - rows.start for row in self.first[here.start : here.stop + 1]]
+        other.first_rows = torch.tensor(other.first)
+        other.separate, other.stock = self.separate[rows], self.stock[rows]
+        other.shared, other.has_bar = self.shared[here], self.has_bar[here]
+        return other
+
     def joined(self, later: InputRows) -> InputRows:
         """Return the same rows and those of the days that follow."""
         assert self.days.stop == later.days.start

@@ -131,8 +131,11 @@ class _Screen:
         holds, each summed up with those after it, of which half counts after some sessions."""
         backwards = (self.y[:, None] * self.holds[:, :, None])[:, :, ::-1]
         backwards = np.ascontiguousarray(np.moveaxis(backwards, (2, 3), (0, 1)))
-        ahead = np.stack([remembered(backwards, half_life)[::-1] for half_life in HALF_LIVES], axis=-1)
-        return np.ascontiguousarray(ahead.swapaxes(0, 1))
+        days, n, *sets = backwards.shape
+        ahead = np.empty((n, days, *sets, len(HALF_LIVES)), dtype=np.float32)
+        for place, half_life in enumerate(HALF_LIVES):
+            ahead[..., place] = remembered(backwards, half_life)[::-1].swapaxes(0, 1)
+        return ahead
 
     def scores(self, values: Float32Array, under: Float32Array, *, tail: str = "") -> Float32Array:
         """Return scores of candidates, (2, sets, states, values, conditions, half-lives): about the squares of their

@@ -79,6 +79,13 @@ def test_rows_of_days_and_of_those_that_follow_are_rows_of_all() -> None:
     assert (joined.days, joined.first) == (whole.days, whole.first)
     some = torch.arange(50, len(whole.stock), 7)
     np.testing.assert_array_equal(joined.take(some), whole.take(some))
+    known, anew = inputs.rows_of(market, slice(40, 90)), inputs.rows_of(replace(market), slice(40, 90))
+    assert known.separate.untyped_storage().data_ptr() == whole.separate.untyped_storage().data_ptr()
+    assert (known.days, known.first) == (anew.days, anew.first)
+    np.testing.assert_array_equal(known.dense(slice(50, 70)), anew.dense(slice(50, 70)))
+    np.testing.assert_array_equal(
+        known.take(torch.arange(0, len(known.stock), 3)), anew.take(torch.arange(0, len(known.stock), 3))
+    )
 
 
 def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np.ndarray:

@@ -79,7 +79,6 @@ class TrainingDays:
                 shown.update()
             later = market.splits.validation
             validation = inputs.rows_of(market, slice(later.first, later.last + 1))
-        market.memo.clear()  # these rows are all that training needs of them
         samples = replace(samples, x=training.to(quotes.device))
         transitions = StockTransitions.of(samples, inputs, quotes, rules)
         risk = torch.from_numpy(relative_risk(market.close)).to(quotes.device)
