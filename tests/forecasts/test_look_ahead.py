@@ -1,5 +1,7 @@
 """Labels of the future are refused, whatever their window and noise; honest scores are not, however strong or late."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,26 +45,28 @@ def past(close: Float64Array, sessions: int, early: int = 0) -> Float64Array:
     return np.asarray(pd.DataFrame(np.log(close)).diff(sessions).shift(-early).to_numpy())
 
 
-@pytest.mark.parametrize("late", [0, 1, 5])
-@pytest.mark.parametrize("sessions", [2, 5, 20, 60])
-def test_labels_are_told_through_noise(late: int, sessions: int, prices: Panel) -> None:
-    of_close = label(prices[1], late, sessions, 0.3, seed=sessions + late)
-    of_open = label(np.vstack((prices[0][1:], prices[1][-1:])), late, sessions, 0.4, seed=late)
-    for one in (found(values, prices) for values in (of_close, -of_open)):
-        assert one.is_label and "return of sessions" in one.reason
+def test_labels_are_told_through_noise(prices: Panel) -> None:
+    opens, labels = np.vstack((prices[0][1:], prices[1][-1:])), dict[str, Float64Array]()
+    for late, sessions in product((0, 1, 5), (2, 5, 20, 60)):
+        labels[f"close {late} {sessions}"] = label(prices[1], late, sessions, 0.3, seed=sessions + late)
+        labels[f"open {late} {sessions}"] = -label(opens, late, sessions, 0.4, seed=late)
+    for name, one in look_ahead(labels, *prices).items():
+        assert one.is_label and "return of sessions" in one.reason, name
 
 
-@pytest.mark.parametrize("late", [0, 2, 40])
-def test_a_session_of_the_future_is_told_and_one_as_noisy_as_skill_is_doubted(late: int, prices: Panel) -> None:
-    clear, noisy = (found(label(prices[1], late, 1, ic), prices) for ic in (0.6, 0.3))
-    assert f"session {late + 1} after" in clear.reason and clear.warning == ""
-    assert noisy.reason == "" and f"session {late + 1} after" in noisy.warning
+def test_a_session_of_the_future_is_told_and_one_as_noisy_as_skill_is_doubted(prices: Panel) -> None:
+    values = {f"{ic} {late}": label(prices[1], late, 1, ic) for ic in (0.6, 0.3) for late in (0, 2, 40)}
+    seen = look_ahead(values, *prices)
+    for late in (0, 2, 40):
+        clear, noisy = (seen[f"{ic} {late}"] for ic in (0.6, 0.3))
+        assert f"session {late + 1} after" in clear.reason and clear.warning == ""
+        assert noisy.reason == "" and f"session {late + 1} after" in noisy.warning
 
 
-@pytest.mark.parametrize("sessions", [1, 5, 20, 60])
-def test_past_returns_are_honest_and_dated_early_they_are_not(sessions: int, prices: Panel) -> None:
-    honest, *early = (found(past(prices[1], sessions, days), prices) for days in (0, 1, 5))
-    assert honest.reason == "" and all(one.reason for one in early)
+def test_past_returns_are_honest_and_dated_early_they_are_not(prices: Panel) -> None:
+    honest, *early = ({str(one): past(prices[1], one, days) for one in (1, 5, 20, 60)} for days in (0, 1, 5))
+    assert not any(one.reason for one in look_ahead(honest, *prices).values())
+    assert all(one.reason for values in early for one in look_ahead(values, *prices).values())
 
 
 @pytest.mark.parametrize("kind", PLANTED_KINDS)
