@@ -23,9 +23,11 @@ import torch
 from hypothesis import HealthCheck, settings
 from matplotlib.figure import Figure
 
+from data.features.grammar import Quantities
 from data.features.inputs import TradeInputs
 from tests.once import computed_once
 from tests.tiny_run import keep_in, tiny_in, unjudged
+from training.evaluation.baselines import Tuning
 from training.forecasts.training_days import TrainingDays
 from utils import pictures
 from utils.memory_profiler import MemoryProfiler, restart_profiler
@@ -49,6 +51,9 @@ SLOW = (
     *("box/test_first_hour", "runs/test_tracker", "policies/test_sb3"),
 )
 """Tests of whole programs in processes of their own, and of studies: `pytest -m slow`."""
+ALL, SEARCH = vars(Quantities)["names"], TradeInputs.fit_formulas
+QUANTITIES = ("gap", "intraday", "rsi", "return_5", "range_shock_1")
+"""Of which formulas of tiny runs are made."""
 LONGEST = (
     *("test_readme", "test_what_decides", "test_executors", "test_sweep", "test_folds", "test_faults"),
     "test_cards",
@@ -93,16 +98,25 @@ def blank_pictures() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def formulas_once() -> Iterator[None]:
-    """Search the formulas of equal markets once a process: that takes half of the time of a tiny run."""
-    with computed_once(TradeInputs, "fit_formulas"):
+def few_formulas() -> Iterator[None]:
+    """Search the formulas of equal markets once a process, among few quantities: that takes half of the time of a tiny
+    run."""
+    few = property(lambda table: [name for name in ALL.func(table) if name in (*QUANTITIES, *table.market.columns)])
+    with mock.patch.object(Quantities, "names", few), computed_once(TradeInputs, "fit_formulas"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_formulas(few_formulas: None) -> Iterator[None]:
+    """Search the formulas of a module's tests among all quantities."""
+    with mock.patch.object(Quantities, "names", ALL), mock.patch.object(TradeInputs, "fit_formulas", SEARCH):
         yield
 
 
 @pytest.fixture(scope="module")
 def days_once() -> Iterator[None]:
-    """Compute the training days of equal markets once for a module's tests."""
-    with computed_once(TrainingDays, "of"):
+    """Compute the training days of equal markets once for a module's tests, and tune equal rules on them once."""
+    with computed_once(TrainingDays, "of"), computed_once(Tuning, "tuned_together"):
         yield
 
 

@@ -8,15 +8,19 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+from torch import Tensor
+
 
 class _Described(pickle.Pickler):
-    """Writes values, and of functions which they are."""
+    """Writes values, and of functions which they are; torch would write an equal tensor otherwise each time."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.functions = list[Any]()
 
-    def persistent_id(self, value: Any) -> int | None:
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return str(value.dtype), value.shape, value.cpu().numpy().tobytes()
         if isinstance(value, type) or not callable(value):
             return None
         self.functions.append(value)

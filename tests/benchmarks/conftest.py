@@ -15,6 +15,11 @@ def messages_are_no_results() -> None:
     setup_logging(results=False)
 
 
+@pytest.fixture(autouse=True)
+def measured_formulas(all_formulas: None) -> None:
+    """Search formulas as what is measured does."""
+
+
 @pytest.fixture
 def studied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Studied:
     """Does a tiny study of learning, or goes on with it, and returns what it printed and the results that it keeps."""

@@ -26,6 +26,7 @@ from tests.small_market import market_of, small_market
 from utils.arrays import BoolArray, Float64Array
 from utils.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("all_formulas")
 DAYS, STOCKS, KEPT = 500, 20, 0.5 ** (1 / 3)
 LEARNED = np.arange(DAYS) < 400
 PLANTED = Formula("intraday", form="after high", by="range_shock_1", half_life=3)

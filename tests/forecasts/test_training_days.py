@@ -31,6 +31,7 @@ from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 from utils.errors import DataError
 from utils.statistics import expected_maximum
 
+pytestmark = pytest.mark.usefixtures("all_formulas")
 MARKET = learnable_market(3)
 FOLD = 2
 

@@ -37,6 +37,9 @@ from utils.errors import ConfigError, StopRequested
 from utils.runs.state_tree import flatten, unflatten
 
 
+pytestmark = pytest.mark.usefixtures("all_formulas")
+
+
 @pytest.fixture(scope="module")
 def market() -> Market:
     return learnable_market(1)

@@ -38,6 +38,7 @@ from utils.config.trader import (
     SyntheticConfig,
 )
 
+pytestmark = pytest.mark.usefixtures("all_formulas")
 RULES = EnvironmentConfig(trading_days=40, settlement_days=10)
 SIZES = {"replay_capacity": 4000, "training_starts": 10, "gradient_steps": 30, "batch_size": 128, "hidden": 8}
 LEARNING = LearningConfig(gradient_accumulation=1, learning_rate=0.01, **SIZES)
