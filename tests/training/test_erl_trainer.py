@@ -36,7 +36,6 @@ from utils.config.trader import Config, EnvironmentConfig, EvolutionConfig
 from utils.errors import ConfigError, StopRequested
 from utils.runs.state_tree import flatten, unflatten
 
-
 pytestmark = pytest.mark.usefixtures("all_formulas")
 
 
