@@ -82,18 +82,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
+def blank(*_: object) -> Figure:
+    """Nothing, in place of a chart."""
+    return Figure((1, 1), 20)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def blank_pictures() -> Iterator[None]:
     """Draw charts as nothing, and other pictures of few pixels: charts take half of the time of judging a tiny run.
 
     Processes that tests start draw theirs.
     """
-
-    def blank(*_: object) -> Figure:
-        return Figure((1, 1), 20)
-
-    few = partial(new_figure, dpi=20)
-    with mock.patch.multiple(pictures, new_figure=few, _figure=blank):
+    with mock.patch.multiple(pictures, new_figure=partial(new_figure, dpi=20), _figure=blank):
         yield
 
 
@@ -124,6 +124,13 @@ def days_once() -> Iterator[None]:
 def real_charts(blank_pictures: None) -> Iterator[None]:
     """Draw the charts of a module's tests."""
     with mock.patch.multiple(pictures, _figure=_figure):
+        yield
+
+
+@pytest.fixture
+def blank_charts() -> Iterator[None]:
+    """Draw the charts of one test as nothing, in a module that draws them."""
+    with mock.patch.multiple(pictures, _figure=blank):
         yield
 
 

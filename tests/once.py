@@ -28,8 +28,8 @@ class _Described(pickle.Pickler):
 
 
 @contextlib.contextmanager
-def computed_once(owner: type, name: str) -> Iterator[None]:
-    """Let a method whose result nobody changes give equal arguments what it gave them before."""
+def computed_once(owner: Any, name: str) -> Iterator[None]:
+    """Let a method or function whose result nobody changes give equal arguments what it gave them before."""
     known, real = dict[bytes, tuple[Any, Any]](), getattr(owner, name)
 
     def once(*given: Any) -> Any:

@@ -32,7 +32,7 @@ POLICIES = {
 def test_a_run_leaves_what_people_look_at(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervised, "_ROUNDS", 20)
+    monkeypatch.setattr(supervised, "_ROUNDS", 3)
     assert run(tiny, "--run", "one", "--rivals", "learned") == 0
     folder = tiny.parent / "runs" / "one"
     for name in ("learning.png", "equity.png", "memory.png"):

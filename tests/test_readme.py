@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ import pandas as pd
 import pytest
 
 from main import main
+from tests.once import computed_once
 from tests.tiny_run import TINY, frame, unjudged
+from training.commands import features
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.settings import flatten
@@ -44,6 +47,13 @@ SMALL = {
     "--validation-days 30 --rivals none",
 }
 """Flags that make a command quick."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sheets_once() -> Iterator[None]:
+    """Make the sheet of equal features once."""
+    with computed_once(features, "feature_sheet"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +120,8 @@ def test_the_commands_of_a_paper_account_in_their_order(folder: Path) -> None:
 
 
 def test_the_tutorial_in_its_order(folder: Path) -> None:
-    (features,) = re.findall(r"```python\n(.*?)```", TUTORIAL, flags=re.DOTALL)
-    Path("my_features.py").write_text(features)
+    (own,) = re.findall(r"```python\n(.*?)```", TUTORIAL, flags=re.DOTALL)
+    Path("my_features.py").write_text(own)
     commands = [shlex.split(line)[2:] for line in re.findall(r"^python main\.py .*$", TUTORIAL, flags=re.MULTILINE)]
     assert len(commands) == 8
     with unjudged():

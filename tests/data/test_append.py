@@ -130,7 +130,7 @@ def test_there_must_be_a_file_to_append_to(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize("has_adjusted_close", [True, False])
 def test_events_of_appended_days_adjust_the_days_before(tmp_path: Path, has_adjusted_close: bool) -> None:
     """A file a day that repeats no old bar: what it names tells by what earlier prices are multiplied, once."""
-    raw, target = market(1, days=30, dividends=5, splits=3)[:27], tmp_path / "bars.parquet"
+    raw, target = market(1, days=30, dividends=5, splits=3)[:24], tmp_path / "bars.parquet"
     known = 20
     assert (raw["Stock Splits"][1:known] > 0).any() and (raw["Dividends"][known:] > 0).any()
     for last in range(known, len(raw) + 1):

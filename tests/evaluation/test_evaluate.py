@@ -52,7 +52,7 @@ def test_an_evaluation_leaves_report_results_trades_and_equity_and_repeats_to_th
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With learned baselines and an index."""
-    monkeypatch.setattr(supervised, "_ROUNDS", 20)
+    monkeypatch.setattr(supervised, "_ROUNDS", 3)
     folder, index = runs / "one" / "evaluation-validation", runs.parent / "index.csv"
     closes = pd.Series(np.linspace(100, 130, 300), pd.bdate_range("2000-01-03", periods=300).astype(str))
     closes.rename_axis("date").rename("close").to_csv(index)

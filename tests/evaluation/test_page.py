@@ -171,6 +171,7 @@ def test_the_page_says_what_was_found(evaluation: Evaluation, page: Page) -> Non
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
 
 
+@pytest.mark.usefixtures("blank_charts")
 def test_what_is_missing_is_left_out_and_an_idle_champion_makes_a_page() -> None:
     one = small()
     idle = one.played.curves[CHAMPION]
@@ -186,6 +187,7 @@ def test_what_is_missing_is_left_out_and_an_idle_champion_makes_a_page() -> None
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
 
 
+@pytest.mark.usefixtures("blank_charts")
 def test_a_walk_forward_test_lists_its_folds() -> None:
     shown = Page(render(small(split="walk-forward", folds=[FOLD], trials=1)))
     assert "walk-forward test of 1 champion" in shown.all("h1")[0][1]
@@ -230,6 +232,7 @@ def test_monthly_returns_compound_to_the_whole() -> None:
     assert [(found[row][0], column + 1) for row, column in np.argwhere(known)] == list(ends.index)
 
 
+@pytest.mark.usefixtures("blank_charts")
 def test_evidence_and_what_follows_from_it_are_told() -> None:
     strong, weak = Evidence(9.6, 2.0, 1e-9, 0.97), Evidence(1.2, 2.1, 0.703, 0.0)
     for evidence, claim, head in (
@@ -294,6 +297,7 @@ def test_positions_and_trades_are_told_by_stock_and_day(evaluation: Evaluation) 
     assert trades["value"].sum() == pytest.approx(evaluation.played.traded.sum())
 
 
+@pytest.mark.usefixtures("blank_charts")
 def test_what_decided_a_trade_stands_beside_its_result() -> None:
     one = small(decided={2: "leaders +0.41, <b> -0.10", 0: "rsi +0.05"})
     rows = [text for _, text in Page(render(one)).all("tr")]

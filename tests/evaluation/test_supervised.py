@@ -93,7 +93,7 @@ def test_baselines_find_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_fits_learn_only_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit, once or rolling, depends on results that are known by then, and a day's scores on the days up to it."""
-    monkeypatch.setattr(supervised, "_ROUNDS", 10)
+    monkeypatch.setattr(supervised, "_ROUNDS", 3)
     monkeypatch.setattr(baselines, "_WINDOWS", 2)
     market = market_of("momentum", days=1200, stocks=4)
     day = market.splits.validation.first + 110

@@ -57,7 +57,7 @@ def test_the_books_of_an_account_add_up(tmp_path: Path) -> None:
     is held."""
     for shrink in (1.0, 0.0):
         walk = Walk(tmp_path / str(shrink), agent_of(3).shrunk(shrink))
-        walk.step(*range(START, START + 30))
+        walk.replay(range(START, START + 30))
         cash, shares, last = CAPITAL, dict[str, float](), dict[str, float]()
         for day, said in zip(range(START, START + 30), walk.of("session"), strict=True):
             for fill in said["fills"]:
@@ -109,14 +109,14 @@ def test_a_lock_ends_when_a_person_says_so(tmp_path: Path) -> None:
 
     while walk.step(day) and not is_locked(day):
         day += 1
-    for later in range(day + 1, day + 9):
+    for later in range(day + 1, day + 5):
         walk.step(later)
         assert is_locked(later) and "buy" not in {one.side for one in walk.at(later).book.intended(later)}
     walk.go()
-    walk.step(day + 9, day + 10, day + 11)
-    book = walk.at(day + 11).book
-    assert "buy" in {fill.side for today in (day + 10, day + 11) for fill in book.fills(today)}
-    assert "equal bit for bit" in parity_sentence(walk.at(day + 11), backtest(walk.at(day + 11)))
+    walk.step(day + 5, day + 6, day + 7)
+    book = walk.at(day + 7).book
+    assert "buy" in {fill.side for today in (day + 6, day + 7) for fill in book.fills(today)}
+    assert "equal bit for bit" in parity_sentence(walk.at(day + 7), backtest(walk.at(day + 7)))
 
 
 @pytest.mark.parametrize(

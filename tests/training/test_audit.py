@@ -180,7 +180,7 @@ LEAKS: dict[str, tuple[Any, str, Change]] = {
 
 
 def test_a_learner_that_reads_the_past_passes() -> None:
-    assert audited(days=5) == 15
+    assert audited() == 9
 
 
 @pytest.mark.parametrize("leak", LEAKS)
@@ -198,11 +198,11 @@ def test_a_backward_fill_is_caught_where_the_data_have_no_gaps(monkeypatch: pyte
     market = market_of(random_panel(np.random.default_rng(1), 200, 6, **gaps), investable=(0, 2, 3, 5))
     assert np.isfinite(market.close).all()
     agent = tiny_agent(market, members=2, seed=2)
-    assert audited(days=4, market=market, agent=agent) == 12
+    assert audited(market=market, agent=agent) == 9
     load = StockDataLoader.load_and_prepare
     monkeypatch.setattr(StockDataLoader, "load_and_prepare", of_bars(back_filled)(load))
     with pytest.raises(LookAheadError):
-        audited(days=4, market=market, agent=agent)
+        audited(market=market, agent=agent)
 
 
 def test_the_command_reports_and_names_a_leak(

@@ -17,6 +17,7 @@ from benchmarks.trainers import generations
 from data.features.catalogue import CATALOGUE, LIBRARY
 from data.features.formulas import Formulas
 from data.features.grammar import Formula
+from data.features.inputs import TradeInputs
 from data.features.nine import OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market, with_features
@@ -224,12 +225,13 @@ def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
 
 @cache
 def sheet(noise_columns: int = 0) -> FeatureSheet:
-    """Return the sheet of the market whose column tells the drift, with columns of noise besides."""
+    """Return the sheet of the market whose column tells the drift, with columns of noise besides, and no formulas."""
     rng, as_is = np.random.default_rng(3), market("column")
     shape = as_is.data_array.shape[:2]
     noise = {f"noise {place}": rng.standard_normal(shape).astype(np.float32) for place in range(noise_columns)}
     many = with_features(replace(as_is, columns={**as_is.columns, **noise}))
-    return feature_sheet(many, TrainingDays.of(many, Quotes.on(many), RULES))
+    with mock.patch.object(TradeInputs, "fit_formulas", lambda *given: [Formulas()] * len(given[-1])):
+        return feature_sheet(many, TrainingDays.of(many, Quotes.on(many), RULES))
 
 
 def test_the_sheet_finds_what_is_planted() -> None:
