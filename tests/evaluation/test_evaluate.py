@@ -141,20 +141,19 @@ def test_a_champion_knows_training_days_and_its_judgement_no_holdout(tmp_path: P
     assert all(ends[0][part] == ends[1][part] for part in ("verdict", "policies", "overfitting"))
 
 
-def test_a_benchmark_of_the_users_takes_the_place_of_equal_weight(runs: Path) -> None:
+def test_a_benchmark_of_the_users_takes_the_place_of_equal_weight(
+    runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of baselines, those that are not asked for are left out, as is an index that does not cover the days."""
+    index = runs.parent / "old.csv"
+    index.write_text("date,close\n1990-01-02,100\n1990-12-31,120\n")
     with unjudged():
         train(runs.parent, "--run", "other", "--generations", "1", "--benchmark-weights", "S001=1")
-    assert evaluate(runs, "--run", "other") == 0
+    assert evaluate(runs, "--run", "other", "--rivals", "none", "--benchmark", str(index)) == 0
+    assert "the index is left out: expected closes from 2000" in capfd.readouterr().err
     found = results(runs, "validation", "other")
+    assert found["policies"].keys().isdisjoint({"ridge", "LightGBM", "index"})
     assert found["benchmark"] == "benchmark" and {"benchmark", "equal weight"} < set(found["policies"])
     assert " benchmark (" in found["verdict"]["sentence"] and found["verdict"]["best_rival"]
     assert found["policies"]["benchmark"]["held"]["value"] == pytest.approx(1, abs=0.05)
     assert found["policies"]["benchmark"]["beta"]["value"] == pytest.approx(1)
-
-
-def test_baselines_may_be_left_out(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    index = runs.parent / "old.csv"
-    index.write_text("date,close\n1990-01-02,100\n1990-12-31,120\n")
-    assert evaluate(runs, "--rivals", "none", "--benchmark", str(index)) == 0
-    assert "the index is left out: expected closes from 2000" in capfd.readouterr().err
-    assert results(runs, "validation")["policies"].keys().isdisjoint({"ridge", "LightGBM", "index"})

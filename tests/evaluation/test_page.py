@@ -6,14 +6,16 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.evidence import Evidence
+from tests.conftest import blank
 from tests.evaluation.page_case import DRIFTS, SESSIONS, case, sessions, walk
 from training.evaluation import charts
 from training.evaluation.baselines import CHAMPION, EQUAL, MOMENTUM, RANDOM
@@ -22,6 +24,7 @@ from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
 from training.evaluation.play import Asked
 from training.evaluation.verdict import FoldResult
+from utils import pictures
 from utils.charts import DASH, MINUS, Chart, described, number
 from utils.pictures import svg_data_uri
 
@@ -118,17 +121,11 @@ def test_the_page_loads_and_runs_nothing(page: Page) -> None:
     assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-@pytest.fixture(scope="module")
-def plain() -> list[tuple[str, list[str]]]:
-    return Page(render(named("plain"))).shape()
-
-
-@settings(deadline=None, max_examples=1)
-@example(" ".join(HOSTILE))
-@given(st.text(min_size=1, max_size=30))
-def test_names_are_text_and_nothing_else(plain: list[tuple[str, list[str]]], name: str) -> None:
+def test_names_are_text_and_nothing_else() -> None:
+    name = " ".join(HOSTILE)
     shown = Page(render(named(name)))
-    assert shown.shape() == plain
+    with mock.patch.object(pictures, "_figure", blank):
+        assert shown.shape() == Page(render(named("plain"))).shape()
     for tag in ("h1", "pre", "dd"):
         assert any(letters(name) in letters(text) for _, text in shown.all(tag)), tag
 

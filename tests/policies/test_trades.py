@@ -48,10 +48,10 @@ def drawn_orders(seed: int) -> pd.DataFrame:
 def equity_of(rows: pd.DataFrame) -> list[float]:
     """What a plain ledger says: filled at the next open, at costs on both legs."""
     cash, held, equity = 1e6, dict.fromkeys(COLUMNS, 0.0), [1e6]
+    ordered = rows.groupby(["date", "ticker"])["shares"].sum().to_dict()
     for day in range(FIRST, FIRST + STEPS):
         for column in COLUMNS:
-            is_own = (rows["date"] == MARKET.dates[day]) & (rows["ticker"] == MARKET.tickers[column])
-            shares = float(rows["shares"][is_own].sum())
+            shares = ordered.get((pd.Timestamp(MARKET.dates[day]), MARKET.tickers[column]), 0.0)
             value = shares * float(MARKET.data_array[day + 1, column, OPEN])
             cash, held[column] = cash - value - RATE * abs(value), held[column] + shares
         equity.append(cash + sum(n * float(MARKET.data_array[day + 1, c, CLOSE]) for c, n in held.items()))
