@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.trainers import build_trainer, generations, run_generation
+from benchmarks.trainers import generations, run_generation
 from data.market import Market
 from environment.portfolio import play
 from environment.quotes import Quotes
@@ -30,9 +30,7 @@ from training.erl_trainer import ERLTrainer
 from training.forecasts.training_days import TrainingDays
 from training.generation_log import PHASES
 from training.rollout import Windows, follow
-from training.run.market import load_market
-from utils.config.settings import with_settings
-from utils.config.trader import Config, EnvironmentConfig, EvolutionConfig
+from utils.config.trader import EnvironmentConfig, EvolutionConfig
 from utils.errors import ConfigError, StopRequested
 from utils.runs.state_tree import flatten, unflatten
 
@@ -381,19 +379,6 @@ def test_agents_that_found_noise_are_no_evidence() -> None:
         found.append(trainer.champion.evidence)
     assert min(one.p_value for one in found) > SIGNIFICANCE_LEVEL and sum(one.p_value < 0.1 for one in found) <= 1
     assert sum(one.shrink for one in found) < 1.0
-
-
-def test_what_was_planted_is_found_and_believed() -> None:
-    """By the champion of a small population after two generations on 1,200 days of 12 stocks."""
-    words = {"synthetic.kind": "momentum", "synthetic.days": 1200, "synthetic.stocks": 12, "split.inputs": "past"}
-    small = {"evolution.population_size": 4, "evaluation.fitness_windows": 4, "learning.training_starts": 10}
-    config = with_settings(Config(), {**words, **small, "split.context_window_days": 64, "seed": 3})
-    market, _ = load_market(config)
-    trainer = build_trainer(config, market, torch.device("cpu"))
-    list(generations(trainer, 2))
-    champion = trainer.champion
-    assert champion.evidence.is_significant and champion.shrink == champion.evidence.shrink > 0.7
-    assert trainer.validate_best_agent()["champion"] > trainer.validate_best_agent()["benchmark"] + 1.0
 
 
 @pytest.mark.parametrize("first", ["training", "validation"])

@@ -44,7 +44,7 @@ RULES = EnvironmentConfig(trading_days=40, settlement_days=10)
 SIZES = {"replay_capacity": 4000, "training_starts": 10, "gradient_steps": 30, "batch_size": 128, "hidden": 8}
 LEARNING = LearningConfig(gradient_accumulation=1, learning_rate=0.01, **SIZES)
 EVOLUTION = EvolutionConfig(population_size=4)
-EVALUATION = EvaluationConfig(fitness_windows=4, exploration_windows=2, evidence="report")
+EVALUATION = EvaluationConfig(fitness_windows=4, exploration_windows=2)
 PARTS: dict[str, dict[str, float]] = {
     "outcomes": {},
     "mutation": {"mutation_share": 0.0, "mutation_strength": 0.0},
@@ -136,6 +136,14 @@ def test_outcomes_of_other_stocks_teach_nothing() -> None:
     learned nothing."""
     own, other = (trained(part)[1]["fitness"]["mean"] for part in (None, "outcomes"))
     assert own > 1.0 and own > 2.5 * other and trained("outcomes")[0].population.updates > 0
+
+
+def test_a_champion_is_believed_where_something_is_planted_and_not_where_outcomes_are_of_other_stocks() -> None:
+    trainer, spoilt = trained()[0], trained("outcomes")[0]
+    evidence, told = trainer.champion.evidence, trainer.validate_best_agent()
+    assert evidence.is_significant and trainer.champion.shrink == evidence.shrink > 0.7
+    assert told["champion"] > told["benchmark"] + 1.0
+    assert not spoilt.champion.evidence.is_significant and spoilt.champion.shrink < 0.5
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "outcomes"])
