@@ -29,7 +29,7 @@ from tests.once import computed_once
 from tests.tiny_run import keep_in, tiny_in, unjudged
 from training.evaluation.baselines import Tuning
 from training.forecasts.training_days import TrainingDays
-from utils import pictures
+from utils import pictures, statistics
 from utils.memory_profiler import MemoryProfiler, restart_profiler
 from utils.pictures import _figure, new_figure
 
@@ -115,8 +115,10 @@ def all_formulas(few_formulas: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def days_once() -> Iterator[None]:
-    """Compute the training days of equal markets once for a module's tests, and tune equal rules on them once."""
-    with computed_once(TrainingDays, "of"), computed_once(Tuning, "tuned_together"):
+    """Compute the training days of equal markets once for a module's tests, and tune equal rules on them once; of
+    accounts there, few resamples are drawn."""
+    few = mock.patch.object(statistics, "RESAMPLES", 100)
+    with few, computed_once(TrainingDays, "of"), computed_once(Tuning, "tuned_together"):
         yield
 
 
