@@ -95,13 +95,15 @@ def update(
     """
     losses = torch.zeros(len(LOSSES), len(gamma), device=batch.x.device)
     for micro_batch, share in batch.split(micro_batches):
-        losses += add_gradients(networks, gamma, micro_batch, share, cost=cost)
+        total, of_agents = losses_of(networks, gamma, micro_batch, cost=cost)
+        (share * total).backward()  # gradients wait for the step
+        losses += share * of_agents
     step(networks, tau)
     return losses
 
 
-def add_gradients(networks: Networks, gamma: Tensor, batch: Batch, share: float, *, cost: float) -> Tensor:
-    """Add a share of the gradients of a batch to those that wait for a step; return that share of its losses."""
+def losses_of(networks: Networks, gamma: Tensor, batch: Batch, *, cost: float) -> tuple[Tensor, Tensor]:
+    """Return the loss of a batch whose gradients all networks learn from, and the (2, A) losses that `update` tells."""
     # Targets of the temporal differences, (A, folds, D, S).
     td_target = td_targets(networks, gamma, batch, cost)
 
@@ -120,9 +122,8 @@ def add_gradients(networks: Networks, gamma: Tensor, batch: Batch, share: float,
 
     # Agents and folds have parameters of their own, so that their losses are summed. Critic and actor step together:
     # the actor climbs the critic of before its step, where the paper steps the critic first.
-    (share * (critic.sum() + actor.sum())).backward()
     squared_percent = networks.scale.square() * error.square().mean((1, 2, 3))
-    return share * torch.stack((squared_percent, actor.mean(1))).detach()
+    return critic.sum() + actor.sum(), torch.stack((squared_percent, actor.mean(1))).detach()
 
 
 @torch.no_grad()

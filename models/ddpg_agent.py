@@ -155,7 +155,8 @@ class DDPGAgent:
     def update(self, batch: Batch, accumulate: bool = False, *, tau: float = 0.05) -> Losses:
         """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
         gamma = (1.0 - 1.0 / self.genes[:, HORIZON]).float()
-        taken = ddpg.add_gradients(self.networks, gamma, batch, 1.0, cost=100 * self.rules.cost_rate)
+        total, taken = ddpg.losses_of(self.networks, gamma, batch, cost=100 * self.rules.cost_rate)
+        total.backward()
         self.waiting += 1
         if not accumulate:
             ddpg.step(self.networks, tau, 1.0 / self.waiting)
