@@ -175,12 +175,12 @@ class Quantities:
         """
         returns, weight, known = self._next
         season = np.zeros(len(values), dtype=np.int64) if season is None else season
-        told, square = np.zeros((2, *values.shape))
+        of_day = np.stack((values * returns, values.astype(np.float64) ** 2 * weight))
         for one in np.unique(season):
             days = np.flatnonzero(season == one)
             before = np.searchsorted(days, days - _KNOWN_LATER, side="right")
-            for sums, part in ((told, values * returns), (square, values.astype(np.float64) ** 2 * weight)):
-                sums[days] = np.pad(part[days].cumsum(axis=0), ((1, 0), (0, 0)))[before]
+            of_day[:, days] = np.pad(of_day[:, days].cumsum(axis=1), ((0, 0), (1, 0), (0, 0)))[:, before]
+        told, square = of_day
         usual = square.sum(axis=1, keepdims=True) / np.maximum(later(known, _KNOWN_LATER), 1)
         slope = told / np.maximum(square + NO_RETURN * usual, 1e-12)
         return np.asarray(np.nan_to_num(apart(np.where(self.has_bar, values * slope, np.nan))), dtype=np.float32)
