@@ -149,13 +149,17 @@ def test_what_was_not_done_is_explained_line_by_line(seed: int, lock: float, is_
     assert torch.isfinite(torch.from_numpy(own.curves.equity)).all()
 
 
-@pytest.mark.parametrize("lacks", ["member", "volume"])
+@pytest.mark.parametrize("lacks", ["member", "ticker", "volume"])
 def test_what_is_asked_on_few_dates_stands_on_the_days_after(lacks: str) -> None:
-    """One date, nine tenths of it in what is no member; and equal weights of each month, of which little is traded."""
+    """One date, nine tenths of it in no member, or no ticker that may be bought; and equal weights of each month, of
+    which little is traded."""
     weights, rules, market = CLOSE * np.nan, TINY_RULES, MARKET
     if lacks == "member":
         weights.iloc[FIRST] = [0.05, 0.05, 0.9] + [0.0] * (N - 3)
         market = replace(MARKET, members=np.arange(N) != np.full((len(CLOSE), 1), 2))
+    elif lacks == "ticker":
+        weights.iloc[FIRST] = [0.05, 0.05] + [0.0] * (N - 2)
+        weights["OTHER"] = weights.iloc[:, 0] * 18
     else:
         weights.iloc[FIRST::21] = 1 / N
         market = replace(MARKET, volume=np.full(CLOSE.shape, 1e4, np.float32))
@@ -163,7 +167,7 @@ def test_what_is_asked_on_few_dates_stands_on_the_days_after(lacks: str) -> None
     own = judged(as_weights(weights), market, rules)
     lacking = 1 - own.curves.exposure.mean()
     assert lacking > 0.2 and own.asked is not None and own.asked.gap == pytest.approx(lacking, abs=0.03)
-    assert own.asked.warning.startswith("Another portfolio was judged")
+    assert "Another portfolio was judged" in own.asked.warning
 
 
 def test_who_has_lost_everything_orders_nothing_more() -> None:

@@ -55,12 +55,17 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         notes.append(f"{len(other):,} of {len(policy.columns):,} tickers cannot be bought here, as {other[0]}.")
     played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy))
     assert played.asked is not None
-    how = played.asked.how
+    how, gap = played.asked.how, played.asked.gap
+    if isinstance(policy, pd.DataFrame) and is_weights(policy):
+        # What was to be held in tickers that cannot be bought, until something else was asked for.
+        of_date = policy[policy.columns.difference(tickers)].sort_index().ffill().abs().sum(axis=1)
+        of_date.index = pd.DatetimeIndex(of_date.index)
+        gap += float(of_date.reindex(setup.market.dates[setup.judged], method="ffill").fillna(0.0).mean())
     if isinstance(policy, pd.DataFrame):
         dates, judged = (int(part.any(axis=1).sum()) for part in (policy.notna(), np.isfinite(table[setup.judged])))
         how += f" Read: {many(dates, 'date')}, {judged:,} of them judged, {many(len(policy.columns), 'ticker')}."
     logger.info("%s", how)
-    return _with_asked(played, how=how, notes=[*notes, *played.asked.notes])
+    return _with_asked(played, how=how, gap=gap, notes=[*notes, *played.asked.notes])
 
 
 def account_of_table(
@@ -74,7 +79,8 @@ def account_of_table(
         needs_credit = is_signed(weights[setup.judged])
         played = play_policy(setup, GivenWeights(weights), setup.signed if needs_credit else None)
         long, short = (played.held.clip(*edges).sum(axis=2).mean() for edges in ((0.0, None), (None, 0.0)))
-        borrowed = f": {long:.0%} long and {-short:.0%} short in the mean, at {setup.borrow_bps:g} basis points a year"
+        sizes = f"{long:.0%} long and {abs(short):.0%} short in the mean"
+        borrowed = f": {sizes}, at {setup.borrow_bps:g} basis points a year"
         is_ruined = bool((played.curves.equity <= 0).any())
         notes = [*begun, *["The account lost everything, and was closed."] * is_ruined]
         return _with_asked(played, how=f"Target weights, held as they are given{borrowed * needs_credit}.", notes=notes)
