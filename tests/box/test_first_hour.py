@@ -18,12 +18,12 @@ from utils.runs.checkpoint import list_checkpoints
 from utils.runs.find import files_of_runs
 from utils.runs.run_lock import STALE_SECONDS
 
-pytestmark = pytest.mark.usefixtures("small_heap")
+pytestmark = pytest.mark.usefixtures("small_heap", "all_formulas")
 GENERATIONS = 3
 
 
 @pytest.fixture(scope="module")
-def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lost(tmp_path_factory: pytest.TempPathFactory, all_formulas: None) -> Path:
     """The `volume` of a box that was lost while its run trained in generation 3, and the `bucket` it uploaded to."""
     folder = tmp_path_factory.mktemp("lost")
     runs = folder / "volume" / "runs"
