@@ -9,7 +9,6 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 import scipy  # submodules, which take a second to import, are loaded when they are used
-from numpy.typing import NDArray
 
 from data.features.bank import apart, has_return, log_returns
 from data.features.forms import StockBars, feature_of, values_from
@@ -92,8 +91,8 @@ class Formula(NamedTuple):
         values = later(memory, self.late) * table.weight(self.state)
         if not self.by_stock:
             return values
-        is_season = self.quantity in SEASONS
-        return table.by_own_slopes(values, seasons_ahead(self.quantity, table.dates) if is_season else None)
+        days, is_season = table.market.dates[: table.stop], self.quantity in SEASONS
+        return table.by_own_slopes(values, seasons_ahead(self.quantity, days) if is_season else None)
 
     def memory(self, table: Quantities) -> Float32Array:
         """Return the (days, n) values of all states as soon as they are known."""
@@ -128,11 +127,6 @@ class Quantities:
     def names(self) -> list[str]:
         """Quantities of each stock."""
         return [one.name for one in self.market.features if one.form != "past"]
-
-    @property
-    def dates(self) -> NDArray[np.datetime64]:
-        """(days,)."""
-        return self.market.dates[: self.stop]
 
     @cached_property
     def conditioning(self) -> list[str]:

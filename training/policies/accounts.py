@@ -50,18 +50,15 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         played = play_policy(setup, given)
         return _with_asked(played, notes=given.notes(played), refused=given.refused)
     table, notes = table_of(name, policy, setup.market), list[str]()
-    tickers = [setup.market.tickers[column] for column in setup.market.investable_columns]
-    if isinstance(policy, pd.DataFrame) and len(other := policy.columns.difference(tickers)):
-        notes.append(f"{len(other):,} of {len(policy.columns):,} tickers cannot be bought here, as {other[0]}.")
     played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy))
     assert played.asked is not None
     how, gap = played.asked.how, played.asked.gap
-    if isinstance(policy, pd.DataFrame) and is_weights(policy):
-        # What was to be held in tickers that cannot be bought, until something else was asked for.
-        of_date = policy[policy.columns.difference(tickers)].sort_index().ffill().abs().sum(axis=1)
-        of_date.index = pd.DatetimeIndex(of_date.index)
-        gap += float(of_date.reindex(setup.market.dates[setup.judged], method="ffill").fillna(0.0).mean())
     if isinstance(policy, pd.DataFrame):
+        tickers = [setup.market.tickers[column] for column in setup.market.investable_columns]
+        if len(other := policy.columns.difference(tickers)):
+            notes.append(f"{len(other):,} of {len(policy.columns):,} tickers cannot be bought here, as {other[0]}.")
+        if is_weights(policy):
+            gap += _asked_in(policy[other], setup)
         dates, judged = (int(part.any(axis=1).sum()) for part in (policy.notna(), np.isfinite(table[setup.judged])))
         how += f" Read: {many(dates, 'date')}, {judged:,} of them judged, {many(len(policy.columns), 'ticker')}."
     logger.info("%s", how)
@@ -96,6 +93,12 @@ def account_of_table(
         followed = GivenWeights(weights)
     played = play_policy(setup, followed)
     return _with_asked(replace(played, scores=table[setup.judged]), how=how, notes=begun)
+
+
+def _asked_in(weights: pd.DataFrame, setup: EvaluationSetup) -> float:
+    """Return what was to be held by weights that stand until others are given, mean over the judged days."""
+    of_date = weights.set_axis(pd.DatetimeIndex(weights.index)).sort_index().ffill().abs().sum(axis=1)
+    return float(of_date.reindex(setup.market.dates[setup.judged], method="ffill").fillna(0.0).mean())
 
 
 def _with_asked(played: Played, **said: Any) -> Played:
