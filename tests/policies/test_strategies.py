@@ -160,6 +160,7 @@ def test_what_is_asked_on_few_dates_stands_on_the_days_after(lacks: str) -> None
     elif lacks == "ticker":
         weights.iloc[FIRST] = [0.05, 0.05] + [0.0] * (N - 2)
         weights["OTHER"] = weights.iloc[:, 0] * 18
+        weights = pd.concat((weights.iloc[[FIRST]] / 2, weights))  # of two rows of a date the last counts
     else:
         weights.iloc[FIRST::21] = 1 / N
         market = replace(MARKET, volume=np.full(CLOSE.shape, 1e4, np.float32))

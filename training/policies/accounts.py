@@ -55,10 +55,12 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
     how, gap = played.asked.how, played.asked.gap
     if isinstance(policy, pd.DataFrame):
         tickers = [setup.market.tickers[column] for column in setup.market.investable_columns]
-        if len(other := policy.columns.difference(tickers)):
+        other = policy.columns.difference(tickers)
+        if len(other):
             notes.append(f"{len(other):,} of {len(policy.columns):,} tickers cannot be bought here, as {other[0]}.")
-        if is_weights(policy):
-            gap += _asked_in(policy[other], setup)
+        if len(other) and is_weights(policy):  # what was to be held in them, until something else was asked for
+            elsewhere = pd.DataFrame(aligned(name, policy, setup.market, other)).ffill().abs().sum(axis=1)
+            gap += float(elsewhere[setup.judged].mean())
         dates, judged = (int(part.any(axis=1).sum()) for part in (policy.notna(), np.isfinite(table[setup.judged])))
         how += f" Read: {many(dates, 'date')}, {judged:,} of them judged, {many(len(policy.columns), 'ticker')}."
     logger.info("%s", how)
@@ -93,12 +95,6 @@ def account_of_table(
         followed = GivenWeights(weights)
     played = play_policy(setup, followed)
     return _with_asked(replace(played, scores=table[setup.judged]), how=how, notes=begun)
-
-
-def _asked_in(weights: pd.DataFrame, setup: EvaluationSetup) -> float:
-    """Return what was to be held by weights that stand until others are given, mean over the judged days."""
-    of_date = weights.set_axis(pd.DatetimeIndex(weights.index)).sort_index().ffill().abs().sum(axis=1)
-    return float(of_date.reindex(setup.market.dates[setup.judged], method="ffill").fillna(0.0).mean())
 
 
 def _with_asked(played: Played, **said: Any) -> Played:

@@ -172,15 +172,15 @@ def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.Dat
     return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), **values})
 
 
-def aligned(name: str, wide: pd.DataFrame, market: Market) -> Float64Array:
-    """Return a frame of days by tickers for the days and investable stocks of a market, NaN where it has nothing; a day
-    that is no session, as the end of a month may be, counts as the session before.
+def aligned(name: str, wide: pd.DataFrame, market: Market, tickers: Sequence[str] | None = None) -> Float64Array:
+    """Return a frame of days by tickers for the days and investable stocks of a market, or other tickers, NaN where it
+    has nothing; a day that is no session, as the end of a month may be, counts as the session before.
 
     Raises DataError where it has none of them.
     """
-    tickers = [market.tickers[column] for column in market.investable_columns]
+    tickers = [market.tickers[column] for column in market.investable_columns] if tickers is None else [*tickers]
     days = pd.DatetimeIndex(market.dates.astype("datetime64[s]"))
-    table = wide.set_axis(pd.DatetimeIndex(wide.index).as_unit("s"), axis=0).sort_index()
+    table = wide.set_axis(pd.DatetimeIndex(wide.index).as_unit("s"), axis=0).sort_index(kind="stable")
     table = table[(table.index >= days[0]) & (table.index.normalize() <= days[-1])]
     table = table.set_axis(days[days.searchsorted(table.index, side="right") - 1], axis=0)
     table = table[~table.index.duplicated(keep="last")]
