@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -53,19 +53,20 @@ class Perceptrons:
         return as_matrices(self.flat, layers)
 
     def layers(self, x: Tensor, gains: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (*stack, rows, inputs) to the (*stack, rows, hidden) units of the second hidden layer and to the outputs,
-        (*stack, rows, outputs).
+        """Map (folds, rows, inputs), which all agents read, to the (A, folds, rows, hidden) units of the second hidden
+        layer and to the outputs, (A, folds, rows, outputs), of an (A, folds) stack.
 
         Args:
-            gains: (*stack, inputs) factors of the inputs.
+            gains: (A, folds, inputs) factors of the inputs.
         """
-        stack = self.flat.shape[:-1]
-        rows = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        w1, b1, w2, b2, w3, b3 = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).matrices
-        first = torch.baddbmm(b1, rows, w1 * gains.flatten(0, -2)[..., None])
-        hidden = functional.silu(torch.baddbmm(b2, functional.silu(first), w2))
+        stack, (w1, b1, *others) = self.flat.shape[:-1], self.matrices
+        # The first layers of all agents are one wide product a fold: rows are not copied for each of them.
+        wide, bias = (part.permute(1, 2, 0, 3).flatten(2) for part in (w1 * gains[..., None], b1))
+        first = functional.silu(torch.baddbmm(bias, x, wide)).unflatten(2, (stack[0], -1)).permute(2, 0, 1, 3)
+        w2, b2, w3, b3 = (part.flatten(0, 1) for part in others)
+        hidden = functional.silu(torch.baddbmm(b2, first.flatten(0, 1), w2))
         outputs = torch.baddbmm(b3, hidden, w3)
-        return hidden.view(*stack, *hidden.shape[-2:]), outputs.view(*stack, *outputs.shape[-2:])
+        return hidden.unflatten(0, stack), outputs.unflatten(0, stack)
 
 
 def as_matrices(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:

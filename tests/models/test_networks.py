@@ -43,29 +43,27 @@ def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
     return shake(Networks.initialize(gains, HIDDEN, 0.01, generator, scale=2.0), 0.3, generator)
 
 
-@given(seeds, st.sampled_from(((1,), (4,), (3, 2), (2, 1, 3))), st.integers(1, 6), st.integers(1, 3))
+@given(seeds, st.sampled_from(((1, 1), (4, 1), (3, 2))), st.integers(1, 6), st.integers(1, 3))
 @settings(max_examples=15)
 def test_stacked_perceptrons_are_those_of_torch_one_by_one(
-    seed: int, stack: tuple[int, ...], rows: int, outputs: int
+    seed: int, stack: tuple[int, int], rows: int, outputs: int
 ) -> None:
-    """Outputs and gradients, for inputs of each of them and for inputs that they share."""
+    """Outputs and gradients."""
     perceptrons = random_perceptrons(stack, (INPUTS, 5, outputs), seed)
     perceptrons.flat.requires_grad_()
-    own = torch.randn(*stack, rows, INPUTS, generator=seeded(seed + 1))
-    for x in (own, own[(0,) * len(stack)], own[(slice(0, 1),) * len(stack)]):
-        perceptrons.flat.grad = None
-        gains = torch.randn(*stack, INPUTS, generator=seeded(seed + 2))
-        _, found = perceptrons.layers(x, gains)
-        assert found.shape == (*stack, rows, outputs)
-        found.square().sum().backward()
-        slopes = replace(perceptrons, flat=torch.as_tensor(perceptrons.flat.grad)).matrices
-        for place in map(tuple, torch.ones(stack).nonzero().tolist()):
-            parts = [part.detach()[place].requires_grad_() for part in perceptrons.matrices]
-            expected = plain(parts, x.expand(*stack, rows, INPUTS)[place] * gains[place])
-            torch.testing.assert_close(found[place], expected, rtol=1e-5, atol=1e-5)
-            gradients = torch.autograd.grad(expected.square().sum(), parts)
-            for part, gradient in zip(slopes, gradients, strict=True):
-                torch.testing.assert_close(part[place], gradient, rtol=1e-4, atol=1e-4)
+    x = torch.randn(stack[1], rows, INPUTS, generator=seeded(seed + 1))
+    gains = torch.randn(*stack, INPUTS, generator=seeded(seed + 2))
+    _, found = perceptrons.layers(x, gains)
+    assert found.shape == (*stack, rows, outputs)
+    found.square().sum().backward()
+    slopes = replace(perceptrons, flat=torch.as_tensor(perceptrons.flat.grad)).matrices
+    for agent, fold in torch.ones(stack).nonzero().tolist():
+        parts = [part.detach()[agent, fold].requires_grad_() for part in perceptrons.matrices]
+        expected = plain(parts, x[fold] * gains[agent, fold])
+        torch.testing.assert_close(found[agent, fold], expected, rtol=1e-5, atol=1e-5)
+        gradients = torch.autograd.grad(expected.square().sum(), parts)
+        for part, gradient in zip(slopes, gradients, strict=True):
+            torch.testing.assert_close(part[agent, fold], gradient, rtol=1e-4, atol=1e-4)
 
 
 def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
