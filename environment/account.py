@@ -165,15 +165,19 @@ class Account:
         return self.missing == 0
 
     @property
+    def worth(self) -> Tensor:
+        """(L, n) float64 value of each stock at the last close."""
+        return self.shares * self.last.nan_to_num()
+
+    @property
     def weights(self) -> Tensor:
         """(L, n) float64 value of each stock at the last close, as a share of the equity."""
-        return self.shares * self.last.nan_to_num() / self.equity[:, None]
+        return self.worth / self.equity[:, None]
 
     @property
     def unrealised(self) -> Tensor:
         """(L, n) float64 gain of what is held over what was paid for it on average, without costs; 0 of nothing."""
-        worth = self.shares * self.last.nan_to_num()
-        return torch.where(self.shares != 0, worth / self.basis - 1, 0.0)
+        return torch.where(self.shares != 0, self.worth / self.basis - 1, 0.0)
 
     def orders(self, target: Tensor) -> Tensor:
         """Return the (L, n) shares that are lacking to (L, n) target weights at today's close; NaN: none are.
@@ -210,13 +214,13 @@ class Account:
         filled = None
         if self.rules.fill == "same_close":
             price = torch.where(self.has_bar, self.last, torch.nan)
-            filled = self._trade(order, price, self._volume())
+            filled = self._trade(order, price)
         self._borrow()
         self.day = self.day + 1
         split = self._events()
         if filled is None:
             price = self.quotes.open[self.day]
-            filled = self._trade(order if split is None else order * split, price, self._volume())
+            filled = self._trade(order if split is None else order * split, price)
         self.busy_days += (self.shares != 0).any(1)
         closed, closed_price = self._close(is_last=self.step_index == self.steps - 1)
         self.step_index += 1
@@ -225,16 +229,11 @@ class Account:
             self._trades.append((asked, filled, price, closed, closed_price))
         return (self.equity - before) * (100 / self.rules.initial_capital)
 
-    def _volume(self) -> Tensor | None:
-        """Return the (L, n) most shares that an order may trade today."""
-        if self.rules.volume_cap == 0 or self.quotes.volume is None:
-            return None
-        return self.rules.volume_cap / 100 * self.quotes.volume[self.day]
-
-    def _trade(self, order: Tensor, price: Tensor, most: Tensor | None) -> Tensor:
-        """Fill orders at (L, n) prices, NaN: not at all; return the shares that were bought, negative: sold."""
+    def _trade(self, order: Tensor, price: Tensor) -> Tensor:
+        """Fill orders today at (L, n) prices, NaN: not at all; return the shares that were bought, negative: sold."""
         order = torch.where(price > 0, order, 0.0)
-        if most is not None:
+        if self.rules.volume_cap > 0 and self.quotes.volume is not None:
+            most = self.rules.volume_cap / 100 * self.quotes.volume[self.day]
             order = order.clamp(-most, most)
         price, rate = price.nan_to_num(), self.rules.cost_rate
         if not self.is_signed:
@@ -282,7 +281,7 @@ class Account:
     def _borrow(self) -> None:
         """Pay the fee of a session on what is short and owed at the close."""
         if self.is_signed:
-            short = (self.shares * self.last.nan_to_num()).clamp(max=0).sum(1)
+            short = self.worth.clamp(max=0).sum(1)
             fee = -short * self._fees[0] - self.cash.clamp(max=0) * self._fees[1]
             self.cash, self.costs = self.cash - fee, self.costs + fee
 
@@ -332,7 +331,7 @@ class Account:
             self.missing[lane] = torch.from_numpy(age).to(self.missing)
             self.last[lane] = self.quotes.close[day - age, range(self.quotes.stocks)]
         self.shares, self.cash = shares.to(self.shares), cash.to(self.cash)
-        self.basis = self.shares * self.last.nan_to_num()
+        self.basis = self.worth
         self.mark(self.cash + self.basis.sum(1))
 
     def release(self) -> None:

@@ -35,16 +35,12 @@ class Position:
     reason: str | None = None
     """Of its end: `order`, `no_bar` or `end`."""
 
-    @property
-    def profit(self) -> float:
-        """Value sold and received, less what was bought, before costs; of a closed position."""
-        return self.sold + self.received - self.bought
-
 
 def positions(
     trades: Trades, lane: int, first_day: int, cost_rate: float, *, fills_at_close: bool, is_flat_at_end: bool
-) -> list[Position]:
-    """Return the positions of a lane in the order of their first fills.
+) -> list[dict[str, Any]]:
+    """Return the positions of a lane in the order of their first fills: the fields of `Position`, and `profit`, the
+    value sold and received less what was bought, before costs, of a closed position.
 
     Splits and dividends between fills are not told: prices are those of adjusted bars.
 
@@ -73,7 +69,7 @@ def positions(
                 if position.shares == 0.0:  # a sale of everything takes off what was added, to the bit
                     position.last_day, position.reason, position.shares = day, reason, 0.0
                     del open_[stock]
-    return found
+    return [{**asdict(one), "profit": one.sold + one.received - one.bought} for one in found]
 
 
 def _parts(position: Position | None, shares: float) -> Iterator[float]:
@@ -96,11 +92,6 @@ def _fill(position: Position, shares: float, price: float, cost_rate: float) -> 
         position.bought += value
     else:
         position.sold += value
-
-
-def as_rows(found: list[Position]) -> list[dict[str, Any]]:
-    """Return positions as plain dicts, with their profit."""
-    return [{**asdict(one), "profit": one.profit} for one in found]
 
 
 def daily_table(trades: Trades, lane: int) -> Float64Array:

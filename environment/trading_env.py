@@ -5,7 +5,6 @@ Fills, costs and rewards are those of the account, `environment/account.py`.
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import fields
 from functools import cached_property
 from typing import Any, Optional, Self
 
@@ -20,7 +19,7 @@ from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, OPEN, Normalizatio
 from data.market import Market
 from environment.account import COUNTS, Account
 from environment.portfolio import Portfolio
-from environment.positions import as_rows, positions
+from environment.positions import positions
 from environment.quotes import Quotes
 from utils.config.trader import EnvironmentConfig
 from utils.memory.census import counted
@@ -287,8 +286,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             portfolio=self._of_lanes(torch.stack([one[:, :investable].double() for one in stocks], dim=-1).float()),
             account=self._of_lanes(torch.stack((cash, 1 - cash, used, left), dim=-1).float()),
         )
-        money, equity = self._of_lanes(account.cash), self._of_lanes(account.equity)
-        facts = {"day_index": day, "date": self._date_words[day], "cash": money, "equity": equity}
+        facts = {"day_index": day, "date": self._date_words[day]}
+        facts |= {"cash": self._of_lanes(account.cash), "equity": self._of_lanes(account.equity)}
         facts = {name: value.copy() if self._is_batched else value.item() for name, value in facts.items()}
         return observation, {
             **facts,
@@ -304,8 +303,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             return dict(self._final_summary)
         summary = self.account.summary()
         excess = summary.profit_percent - self.portfolio.benchmark.summary().profit_percent
-        totals: dict[str, Any] = {f.name: self._of_lanes(getattr(summary, f.name)) for f in fields(summary)}
-        totals |= {"excess_percent": self._of_lanes(excess)}
+        sums = {**vars(summary), "excess_percent": excess}
+        totals: dict[str, Any] = {name: self._of_lanes(values) for name, values in sums.items()}
         totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
         totals = {name: self._told(name, value) for name, value in totals.items()}
         if self.account.is_done:
@@ -329,12 +328,14 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._require_reset()
         account = self.account
         told = {
-            "shares": account.shares[0],
-            "weight": account.weights[0],
-            "unrealised_return": account.unrealised[0],
-            "sessions": account.age[0],
+            "shares": account.shares,
+            "weight": account.weights,
+            "unrealised_return": account.unrealised,
+            "sessions": account.age,
         }
-        rows = zip(self.tickers, *(values.tolist() for values in told.values()), strict=False)  # of the benchmark none
+        rows = zip(
+            self.tickers, *(values[0].tolist() for values in told.values()), strict=False
+        )  # of the benchmark none
         return {ticker: dict(zip(told, values, strict=True)) for ticker, *values in rows if values[0] != 0}
 
     def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
@@ -348,15 +349,13 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             raise RuntimeError("get_episode_summary has cleared the trades of the episode; call get_trades before it")
         if self.account.step_index == 0:
             return []
-        return as_rows(
-            positions(
-                self.account.trades(),
-                lane,
-                int(self._start[lane]),
-                self.rules.cost_rate,
-                fills_at_close=self.rules.fill == "same_close",
-                is_flat_at_end=self.account.is_done,
-            )
+        return positions(
+            self.account.trades(),
+            lane,
+            int(self._start[lane]),
+            self.rules.cost_rate,
+            fills_at_close=self.rules.fill == "same_close",
+            is_flat_at_end=self.account.is_done,
         )
 
     def _require_reset(self) -> None:

@@ -48,11 +48,6 @@ _ARRAYS, _WORDS, _NUMBERS = (
 """Of the saved state: arrays of the inputs, parts that are JSON, and numbers beside the evidence."""
 
 
-def loss_histories() -> dict[str, deque[float]]:
-    """Return empty, bounded histories of losses by name."""
-    return {name: deque(maxlen=HISTORY) for name in LOSSES}
-
-
 def _module(numbers: Tensor) -> nn.ParameterDict:
     return nn.ParameterDict({"flat": numbers.detach()})
 
@@ -84,8 +79,8 @@ class DDPGAgent:
     """Mean of its scores on days that it learned from, percent: their usual level."""
     noise_scale: float = 0.0
     """Standard deviation of its exploration noise, in deviations of a session's results."""
-    losses: dict[str, deque[float]] = field(default_factory=loss_histories)
-    """Of its last updates."""
+    losses: dict[str, deque[float]] = field(default_factory=lambda: {name: deque(maxlen=HISTORY) for name in LOSSES})
+    """Of its last updates, by name."""
     waiting: int = 0
     """Batches whose gradients wait for a step."""
 
@@ -188,16 +183,19 @@ class DDPGAgent:
         days = slice(*days.indices(len(market.dates))[:2])
         rows = self.inputs.rows_of(market, days).to(self.device)
         blocks = [slice(day, day + 1) for day in range(days.start, days.stop)] if by_day else rows.blocks()
-        return self._forecasts(rows, blocks, torch.from_numpy(relative_risk(market.close)), is_padded=True)
+        return self.forecasts_of_rows(rows, torch.from_numpy(relative_risk(market.close)), blocks, is_padded=True)
 
-    def forecasts_of_rows(self, rows: InputRows, risk: Tensor) -> Forecasts:
+    def forecasts_of_rows(
+        self, rows: InputRows, risk: Tensor, blocks: Sequence[slice], *, is_padded: bool = False
+    ) -> Forecasts:
         """Return its forecasts on the days of `rows`, in arrays of all days of the market, as its (days, n) risk has;
-        other days have none."""
-        return self._forecasts(rows, rows.blocks(), risk, is_padded=False)
+        other days have none.
 
-    def _forecasts(self, rows: InputRows, blocks: Sequence[slice], risk: Tensor, *, is_padded: bool) -> Forecasts:
-        """Return forecasts block by block; `is_padded` to a row for each stock, with a bar or not: the last bits of a
-        product depend on the number of rows."""
+        Args:
+            blocks: of days, at a time.
+            is_padded: to a row for each stock, with a bar or not: the last bits of a product depend on the number of
+                rows.
+        """
         score = torch.full((1, *risk.shape), -torch.inf, device=self.device)
         for some in blocks:
             x = rows.x(some)
@@ -219,11 +217,13 @@ class DDPGAgent:
     def contributions(self, market: Market, asked: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
         """Return for days and columns of the market what moves the score, percent, the largest first: the score less
         that with an input's values at their means of the training days, by names of inputs."""
-        reasons, named, days = list[dict[str, float]](), self.inputs.named_places(), [day for day, _ in asked]
-        rows = self.inputs.rows_of(market, slice(min(days), max(days) + 1)).to(self.device) if asked else None
+        reasons = list[dict[str, float]]()
+        if not asked:
+            return reasons
+        named, days = self.inputs.named_places(), [day for day, _ in asked]
+        rows = self.inputs.rows_of(market, slice(min(days), max(days) + 1)).to(self.device)
         stock_of = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
         for day, column in asked:
-            assert rows is not None
             today = slice(day, day + 1)
             row = rows.stock[rows.rows(today)].tolist().index(stock_of[column])
             without = self.inputs.for_networks(rows.x(today)[[row]]).repeat(1 + len(named), 1)

@@ -278,7 +278,7 @@ class ERLTrainer:
     def _forecasts(self, agent: DDPGAgent, days: slice) -> Forecasts:
         later = self.training_days.later
         if later.days.start <= days.start and days.stop <= later.days.stop:
-            return agent.forecasts_of_rows(later, self.training_days.relative_risk)
+            return agent.forecasts_of_rows(later, self.training_days.relative_risk, later.blocks())
         return agent.forecasts(self.market, days)
 
     def validate_best_agent(self) -> dict[str, float]:
@@ -291,19 +291,15 @@ class ERLTrainer:
         rules, span = self.val_env.rules, self.market.splits.validation
         starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
-        days = slice(int(starts.min()), int(starts.max()) + rules.episode_steps)
-        agents = [self.champion, self.champion.shrunk(1.0)]
-        of_networks = {id(one.networks): self._forecasts(one, days) for one in agents}
-        forecasts = [of_networks[id(one.networks)] for one in agents]
-        shares = torch.tensor([(one.shrink, one.timing) for one in agents], dtype=torch.float64, device=self.device)
+        champion, days = self.champion, slice(int(starts.min()), int(starts.max()) + rules.episode_steps)
         played = roll_out(
             self.val_env.portfolio,
-            Forecasts.joined(forecasts),
-            torch.cat([one.acting_genes for one in agents]),
+            self._forecasts(champion, days),
+            champion.acting_genes.repeat(2, 1),
             starts,
             rules.episode_steps,
-            shrink=shares[:, 0],
-            timing=shares[:, 1],
+            shrink=torch.tensor([champion.shrink, 1.0], dtype=torch.float64),
+            timing=champion.timing,
             label="Validating agent",
         )
         percent = 100 * (played.equity[-1].mean(1) / rules.initial_capital - 1)

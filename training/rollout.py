@@ -36,17 +36,6 @@ _CELL_BYTES, _STEP_BYTES = 340, 56
 """Measured: of a lane in `roll_out`, by stocks for accounts, scores and the search of the band, and by sessions."""
 
 
-class Recorded(NamedTuple):
-    """What is recorded of all lanes at each close, the last one included but for the day."""
-
-    day: Tensor
-    """(steps, L) int32."""
-    cash: Tensor
-    """(steps + 1, L) float32 share of the equity."""
-    price: Tensor
-    """(steps + 1, L) float32 shadow price, percent; the last one is that of the day before."""
-
-
 @dataclass(frozen=True)
 class Rollout:
     """A agents on W windows."""
@@ -57,7 +46,12 @@ class Rollout:
     """(steps + 1, A, W) float64, currency units."""
     benchmark: Tensor
     """(steps + 1, W) of the benchmark."""
-    recorded: Recorded
+    day: Tensor
+    """(steps, A * W) int32, of each close but the last."""
+    cash: Tensor
+    """(steps + 1, A * W) float32 share of the equity at each close."""
+    price: Tensor
+    """(steps + 1, A * W) float32 shadow price, percent; the last one is that of the day before."""
 
     @property
     def excess(self) -> Tensor:
@@ -73,7 +67,8 @@ class Rollout:
     @property
     def transitions(self) -> dict[str, Tensor]:
         """Return consecutive closes, (steps, A, W) each: see `models.replay_buffer.AccountTransitions`."""
-        day, cash, price = (part.unflatten(1, self.equity.shape[1:]) for part in self.recorded)
+        recorded = self.day, self.cash, self.price
+        day, cash, price = (part.unflatten(1, self.equity.shape[1:]) for part in recorded)
         reward = (self.equity.diff(dim=0) * (100 / self.equity[0])).float()
         after = {"next_cash": cash[1:], "next_price": price[1:]}
         return {"day": day, "cash": cash[:-1], "price": price[:-1], "reward": reward, **after}
@@ -110,9 +105,9 @@ def roll_out(
     agent = torch.arange(agents, device=account.device).repeat_interleave(windows)
     of_lane, cost = genes[agent], portfolio.rules.cost_rate
     shares = (torch.as_tensor(share, dtype=torch.float64, device=account.device) for share in (shrink, timing))
-    believed = {n: share.expand(agents)[agent] for n, share in zip(("shrink", "timing"), shares, strict=True)}
+    shrink, timing = (share.expand(agents)[agent] for share in shares)
     portfolio.begin(starts, steps=steps, copies=agents, **how)
-    row = (torch.arange(agents, device=account.device) % len(forecasts.score) if row is None else row)[agent]
+    row = agent % len(forecasts.score) if row is None else row[agent]
     noise = None if noise is None else noise.to(account.device)
     day, cash, price = list[Tensor](), list[Tensor](), list[Tensor]()
     for step in progress(range(steps), label, "day"):
@@ -121,15 +116,14 @@ def roll_out(
         if noise is not None:
             score.view(agents, windows, -1)[:, windows - len(noise) :] += noise[:, step]
         accounts = account.weights, portfolio.held, portfolio.wanted, account.has_bar
-        decision = decide(score, level, risk, of_lane, *accounts, cost, **believed)
+        decision = decide(score, level, risk, of_lane, *accounts, cost, shrink=shrink, timing=timing)
         day.append(account.day.int())
         cash.append((account.cash / account.equity).float())
         price.append(decision.price.float())
         portfolio.trade(decision.target)
     cash, price = [*cash, (account.cash / account.equity).float()], [*price, price[-1]]
-    recorded = Recorded(*(torch.stack(column) for column in (day, cash, price)))
     equity = account.equity_curve.unflatten(1, (agents, windows))
-    return Rollout(account.summary(), equity, portfolio.benchmark.equity_curve, recorded)
+    return Rollout(account.summary(), equity, portfolio.benchmark.equity_curve, *map(torch.stack, (day, cash, price)))
 
 
 def by_band(forecasts: Forecasts, genes: Tensor, shrink: float, timing: float) -> Policy:
@@ -267,12 +261,10 @@ class PopulationRollouts:
         utility = torch.cat([part.utility()[:, :judged] for part in rollouts]).cpu()
         profit = torch.cat([part.equity[-1, :, :judged].mean(1) for part in rollouts]).cpu()
         capital = env.rules.initial_capital
-        counts = {name: sum(int(getattr(part.summary, name).sum()) for part in rollouts) for name in COUNTS}
-        paid = {
-            name: sum(float(getattr(part.summary, name).sum()) for part in rollouts) for name in ("traded", "costs")
-        }
-        fitness = utility.mean(1)
-        results = PopulationResults(fitness, 100 * (profit / capital - 1), {**counts, **paid})
+        names, fitness = (*COUNTS, "traded", "costs"), utility.mean(1)
+        sums = {name: sum(float(getattr(part.summary, name).sum()) for part in rollouts) for name in names}
+        trading = sums | {name: int(sums[name]) for name in COUNTS}
+        results = PopulationResults(fitness, 100 * (profit / capital - 1), trading)
         elites = ranked(fitness)[: len(population.elites)]
         recorded = [part.transitions for part in rollouts]
         joined = {name: torch.cat([part[name] for part in recorded], dim=1) for name in recorded[0]}

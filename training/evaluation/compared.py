@@ -17,7 +17,7 @@ from data.splits import Span
 from data.synthetic.built_in import PlantedScores
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
-from environment.positions import as_rows, daily_table, positions
+from environment.positions import daily_table, positions
 from training.evaluation.baselines import (
     BENCHMARK,
     CASH,
@@ -276,7 +276,7 @@ class Baselines:
             traded=daily_table(trades, 0),
             positions=[
                 {**one, "value": one["shares"] * worth, "profit": one["profit"] + one["shares"] * worth}
-                for one in as_rows(positions(trades, 0, setup.first, rules.cost_rate, **how))
+                for one in positions(trades, 0, setup.first, rules.cost_rate, **how)
                 for worth in (last[one["stock"]],)
             ],
             selection=active.selection,
