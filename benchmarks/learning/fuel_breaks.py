@@ -20,7 +20,7 @@ from benchmarks.learning.study import Experiment, Record, add_executor_flags, en
 from training.commands.table import COMMANDS
 from training.fuel_breaks.commands import AGENT, judge, open_agent, paired_lead, run_train
 from utils.config.cli import parse_command
-from utils.config.fuel_breaks import FuelBreakRunConfig, FuelBreakTrainArguments
+from utils.config.fuel_breaks import FuelBreakEvaluateArguments, FuelBreakRunConfig, FuelBreakTrainArguments
 from utils.config.settings import settings_hash
 from utils.runs.console import setup_logging
 
@@ -30,7 +30,8 @@ logger = logging.getLogger("benchmarks.learning.fuel_breaks")
 def learn(config: FuelBreakRunConfig, scenario_seeds: int) -> Record:
     """Train one seed by processor time and judge its best network, and every baseline, on all test tiles."""
     summary = run_train(FuelBreakTrainArguments(config), frozenset(), clock=time.process_time)
-    agent = open_agent(config.runs_dir, config.run, "cpu", config.threads)
+    arguments = FuelBreakEvaluateArguments(config.run, runs_dir=config.runs_dir, device="cpu", threads=config.threads)
+    agent = open_agent(arguments)
     reductions = judge(agent, 0, scenario_seeds)
     return {
         **{name: summary[name] for name in ("episodes", "updates", "minutes", "peak_rss_mb", "validation")},

@@ -79,7 +79,7 @@ def test_learns_the_cell_that_stops_the_fire() -> None:
 def test_everything_is_bounded_and_a_reset_empties_it() -> None:
     bounds = {"loss_history": 7, "reward_history": 5, "step_times": 6, "collection_times": 3}
     trainer = trainer_of(run_config(bounds=BoundsConfig(experience_per_collector=9, **bounds)))
-    ring = trainer.replay.ring
+    ring = trainer.replay
     places = {name: tensor.data_ptr() for name, tensor in ring.data.items()}
     for _ in range(4):
         trainer.run_generation()
@@ -125,11 +125,11 @@ def test_states_are_rebuilt_from_indices() -> None:
     trainer = trainer_of(config)
     for _ in range(9):
         trainer.play_round()
-    assert trainer.replay.ring.size == trainer.replay.ring.capacity == 60
+    assert trainer.replay.size == trainer.replay.capacity == 60
     other = trainer_of(config)
-    other.replay.ring.load_state_dict(trainer.replay.ring.state_dict())
-    observation, legal = other.replay.sample(100, torch.Generator().manual_seed(1)).state
-    stored, env = trainer.replay.ring.data, VectorFuelBreakEnvironment(small_tiles()[:5], config.env)
+    other.replay.load_state_dict(trainer.replay.state_dict())
+    observation, legal, *_ = other.replay.sample(100, torch.Generator().manual_seed(1))
+    stored, env = trainer.replay.data, VectorFuelBreakEnvironment(small_tiles()[:5], config.env)
     rows = torch.randint(60, (100,), generator=torch.Generator().manual_seed(1)).numpy()
     cleared = np.unpackbits(stored["cleared"].numpy()[rows], axis=1, count=100).astype(bool)
     expected = observe_anew(env, stored["tile"].numpy()[rows], cleared, stored["scenario_seed"].numpy()[rows])
@@ -142,7 +142,7 @@ def test_transitions_have_the_sums_of_rewards_to_come() -> None:
     """Of lanes alone on their tiles: what a state without its first cell still saves of the reward fires."""
     trainer = trainer_of(with_learning(run_config(), lanes_per_tile=1, warm_up_episodes=10_000))
     trainer.play_round()
-    data, budget = trainer.replay.ring.data, trainer.config.env.budget_cells
+    data, budget = trainer.replay.data, trainer.config.env.budget_cells
     for lane, saved in enumerate(trainer.env.reductions):
         rows = slice(lane * budget, (lane + 1) * budget)
         before = np.unpackbits(data["cleared"].numpy()[rows], axis=1, count=100)

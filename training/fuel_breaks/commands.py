@@ -91,11 +91,11 @@ class SavedAgent:
     notes: list[str]  # caveats
 
 
-def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int) -> SavedAgent:
+def open_agent(arguments: FuelBreakEvaluateArguments | FuelBreakShowArguments) -> SavedAgent:
     """Open the best network of the named run, or of the newest one. Raises ConfigError, DataError."""
-    device = choose_device(device_name)
-    choose_threads(threads)
-    run = RunLog.open(runs_dir, name)
+    device = choose_device(arguments.device)
+    choose_threads(arguments.threads)
+    run = RunLog.open(arguments.runs_dir, arguments.run)
     config = run.settings(FuelBreakRunConfig)
     landscape, splits = load_tiles(config)
     record_or_check_landscape(run.path, landscape)
@@ -187,7 +187,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "minutes": trainer.seconds["total"] / 60,
         "validation": {**scores, "tiles": len(trainer.validation.tiles)},
         "notes": notes,
-        "replay_bytes_per_transition": trainer.replay.ring.bytes_per_row,
+        "replay_bytes_per_transition": trainer.replay.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.measures["rss_mb"] for snapshot in profiler.visits(GENERATION)],
         "rss_mb_trend_per_generation": profiler.trend(GENERATION).get("rss_mb"),
@@ -248,7 +248,7 @@ def paired_lead(scores: Float64Array, other: Float64Array) -> dict[str, Any]:
 
 def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     """Judge the network on test tiles, by the same fires for all policies; log a table and write it as JSON."""
-    agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
+    agent = open_agent(arguments)
     saved = judge(agent, arguments.tiles, arguments.scenario_seeds)
     leads = {name: paired_lead(saved[AGENT], values) for name, values in saved.items() if name != AGENT}
     notes = [NEIGHBOURS, *agent.notes]
@@ -291,7 +291,7 @@ def judge(agent: SavedAgent, max_tiles: int, scenario_seeds: int) -> dict[str, F
     # Seed by seed: the environment keeps the fires of as many episodes as there are tiles.
     for seed in progress(range(scenario_seeds), "Evaluating plans", "set of fires"):
         for name, policy in policies.items():
-            saved[name].append(reductions(policy, env, (seed,), lanes=len(tiles)))
+            saved[name].append(reductions(policy, env, seed, lanes=len(tiles)))
     return {name: np.mean(by_seed, axis=0) for name, by_seed in saved.items()}
 
 
@@ -300,7 +300,7 @@ _IGNITIONS_PER_WIND = 200  # more fires than in an evaluation, so that the maps 
 
 def run_show(arguments: FuelBreakShowArguments) -> Path:
     """Draw a tile into `runs/fuel-breaks/NAME/tile-test-K/`; return that folder."""
-    agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
+    agent = open_agent(arguments)
     tiles, env, seed = agent.test_tiles, agent.config.env, arguments.scenario_seed
     if arguments.tile >= len(tiles):
         raise ConfigError(f"expected a test tile from 0 to {len(tiles) - 1}, got {arguments.tile}")

@@ -54,19 +54,21 @@ def centre_by_group(returns: Float64Array, lanes_per_group: int) -> Float64Array
 
 Rows = Mapping[str, NDArray[Any]]
 """Arrays (n, ...) by the names of the ring's fields."""
-States = tuple[Tensor, Tensor]  # observations (n, channels, rows, columns) and masks of legal cells (n, cells)
 
 
 class ReplaySample(NamedTuple):
-    """Sampled transitions: states and (n,) tensors."""
+    """Sampled transitions, n each."""
 
-    state: States
+    observation: Tensor
+    """(n, channels, rows, columns)"""
+    legal: Tensor
+    """(n, cells) that may be cleared."""
     action: Tensor
     reward: Tensor
 
 
 @counted("replay_buffers")
-class Replay:
+class Replay(TensorRing):
     """Actions and returns in states that are kept as a tile, cleared cells and the exposure to the planning fires.
 
     The environment rebuilds observations from them. A state of 20 x 20 cells takes 2.5 KB, nearly all of it for the
@@ -88,32 +90,21 @@ class Replay:
             "downstream": ((env.cells,), torch.int32),
             "start_burned_cells": ((1,), torch.int32),
         }
-        self.ring = TensorRing(capacity, fields)
+        super().__init__(capacity, fields)
 
     def state(self) -> Rows:
         """Return the environment's states as they are stored."""
         return {"cleared": np.packbits(self._env.cleared, axis=1), **self._env.exposure._asdict()}
 
-    def add(self, transitions: Rows) -> None:
-        """Append (n, ...) transitions, arrays by the names of the ring."""
-        self.ring.add({name: torch.from_numpy(transitions[name]).to(t.dtype) for name, t in self.ring.data.items()})
-
     def sample(self, count: int, generator: torch.Generator) -> ReplaySample:
         """Draw transitions uniformly, with replacement."""
-        rows = torch.randint(self.ring.size, (count,), generator=generator)
-        stored = {name: values[rows] for name, values in self.ring.data.items()}
-        arrays = {name: stored[name].numpy() for name in ("cleared", *Exposure._fields)}
-        cleared = np.unpackbits(arrays.pop("cleared"), axis=1, count=self._env.cells).astype(np.bool_)
-        tiles = stored["tile"].numpy()
-        observation = self._env.render(tiles, cleared, Exposure(**arrays))
-        state = observation, self._burnable[tiles] & ~cleared
-        on_device = [torch.from_numpy(array).to(self._device) for array in state]
-        action, reward = (stored[name].to(self._device) for name in ("action", "reward"))
-        return ReplaySample((on_device[0], on_device[1]), action, reward)
-
-    def clear(self) -> None:
-        """Empty the replay; it keeps its preallocated memory."""
-        self.ring.clear()
+        rows = torch.randint(self.size, (count,), generator=generator)
+        stored = {name: values[rows].numpy() for name, values in self.data.items()}
+        tiles, exposure = stored["tile"], Exposure(*(stored[name] for name in Exposure._fields))
+        cleared = np.unpackbits(stored["cleared"], axis=1, count=self._env.cells).astype(np.bool_)
+        state = self._env.render(tiles, cleared, exposure), self._burnable[tiles] & ~cleared
+        arrays = *state, stored["action"], stored["reward"]
+        return ReplaySample(*(torch.from_numpy(array).to(self._device) for array in arrays))
 
 
 class PeriodicChecks:
@@ -257,9 +248,9 @@ class DQNTrainer:
 
     def update(self, sample: ReplaySample) -> float:
         """Take one gradient step; return its loss."""
-        learning, (observation, legal), grid = self.config.learning, sample.state, self.symmetry
+        learning, grid = self.config.learning, self.symmetry
         turn = int(torch.randint(SYMMETRIES, (1,), generator=self.generator))
-        values = self.online(grid.maps(observation, turn), grid.cells(legal, turn))
+        values = self.online(grid.maps(sample.observation, turn), grid.cells(sample.legal, turn))
         values = values.gather(1, grid.action(sample.action.long(), turn).unsqueeze(1)).squeeze(1)
         loss = functional.smooth_l1_loss(values, sample.reward)  # Huber's (Mnih et al. 2015)
         self.optimizer.zero_grad()
@@ -298,7 +289,7 @@ class DQNTrainer:
         return {
             "networks": networks,
             "optimizer": optimizer,
-            "replay": self.replay.ring.state_dict(),
+            "replay": self.replay.state_dict(),
             "progress": progress,
         }
 
@@ -309,7 +300,7 @@ class DQNTrainer:
             getattr(self, name).load_state_dict(network)
         by_number = {int(key): value for key, value in optimizer["state"].items()}
         self.optimizer.load_state_dict({**optimizer, "state": by_number})
-        self.replay.ring.load_state_dict(state["replay"])
+        self.replay.load_state_dict(state["replay"])
         for name in _PROGRESS:
             setattr(self, name, copy.deepcopy(progress[name]))
         for name, values in self.histories.items():
@@ -340,7 +331,7 @@ class DQNTrainer:
             "reward": totals[lane, step],
         }
         transitions |= {name: np.stack([state[name] for state in states])[step, lane] for name in states[0]}
-        self.replay.add(transitions)
+        self.replay.add({name: torch.from_numpy(values) for name, values in transitions.items()})
 
     @contextmanager
     def _timed(self, work: str) -> Iterator[None]:
@@ -373,9 +364,9 @@ class DQNTrainer:
                 "collection": means["collection_times"],
             },
             "buffers": {
-                "replay": self.replay.ring.size,
-                "replay_capacity": self.replay.ring.capacity,
-                "replay_bytes": self.replay.ring.capacity * self.replay.ring.bytes_per_row,
+                "replay": self.replay.size,
+                "replay_capacity": self.replay.capacity,
+                "replay_bytes": self.replay.capacity * self.replay.bytes_per_row,
                 "histories": {name: len(values) for name, values in self.histories.items()},
             },
             "memory": self.checks.record(),

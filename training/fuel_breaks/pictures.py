@@ -37,7 +37,7 @@ _FRAMES = 25
 _SIDES = "without breaks", "with the network's breaks"
 
 
-def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
+def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str) -> None:
     """Write a PNG of the reduction of the burned area on validation tiles over the episodes played."""
     names = {
         "network": "agent",
@@ -52,7 +52,7 @@ def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | 
 
 
 def draw_breaks(
-    landscape: Landscape, placements: Mapping[str, tuple[BoolArray, float]], path: Path, title: str, note: str | None
+    landscape: Landscape, placements: Mapping[str, tuple[BoolArray, float]], path: Path, title: str, note: str
 ) -> None:
     """Write a PNG with a map for each policy: land cover, contours, (cells,) cleared and the reduction in percent."""
     columns = min(4, len(placements))
@@ -71,7 +71,7 @@ def draw_breaks(
 
 
 def draw_burn_probability(
-    landscape: Landscape, arrivals: Sequence[Float64Array], cleared: BoolArray, path: Path, title: str, note: str | None
+    landscape: Landscape, arrivals: Sequence[Float64Array], cleared: BoolArray, path: Path, title: str, note: str
 ) -> None:
     """Write a PNG of the share of fires that burn each cell, by their (F, cells) arrivals without and with breaks."""
     shares = [100 * np.isfinite(arrival).mean(axis=0) for arrival in arrivals]
@@ -93,7 +93,7 @@ def draw_fire(
     cleared: BoolArray,
     path: Path,
     title: str,
-    note: str | None,
+    note: str,
 ) -> None:
     """Write a GIF of one fire without (left) and with breaks: a large one, reduced about as much as all."""
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in arrivals)

@@ -58,7 +58,7 @@ def domirank(state: BurnState) -> Float64Array:
     if least >= 0:  # no fire left its cell
         return burn_probability(state)
     competition = links * (_DOMIRANK_SHARE / -least)
-    return np.asarray(np.linalg.solve(competition + np.eye(cells), competition.sum(axis=1)))
+    return np.linalg.solve(competition + np.eye(cells), competition.sum(axis=1))
 
 
 def best_by(score: Score) -> Policy:
@@ -110,7 +110,7 @@ def build_symmetry(tile_cells: int) -> GridSymmetry:
 
 def greedy(network: QNetwork, symmetry: GridSymmetry) -> Policy:
     """Choose the legal cell whose value is largest in the mean over all symmetries."""
-    return lambda env: np.asarray(action_values(network, env, symmetry).argmax(axis=1))
+    return lambda env: action_values(network, env, symmetry).argmax(axis=1)
 
 
 @torch.no_grad()
@@ -121,7 +121,7 @@ def action_values(
     arrays = env.observe(), env.action_masks()
     observation, legal = (torch.from_numpy(array).to(network.input_mean.device) for array in arrays)
     values = symmetric_values(network, symmetry, observation, legal) if symmetry else network(observation, legal)
-    return np.asarray(values.cpu().numpy())
+    return values.cpu().numpy()
 
 
 def proportional_choice(values: Float64Array, legal: BoolArray, generator: torch.Generator) -> Int64Array:
@@ -155,18 +155,17 @@ def judging_environment(tiles: Sequence[Tile], config: FuelBreakConfig) -> Vecto
 def reductions(
     policy: Policy,
     env: VectorFuelBreakEnvironment,
-    scenario_seeds: Sequence[int] = (0,),
+    scenario_seed: int = 0,
     lanes: int = 16,
     safe_point: Callable[[], None] = lambda: None,
 ) -> Float64Array:
     """Return the (tiles,) areas saved by a policy's breaks, in percent by the environment's reward fires.
 
-    They are means over scenario seeds. The tiles are played `lanes` at a time.
+    The tiles are played `lanes` at a time.
     """
-    tiles, saved = range(len(env.tiles)), np.zeros((len(scenario_seeds), len(env.tiles)))
-    for row, seed in enumerate(scenario_seeds):
-        for first in tiles[::lanes]:
-            safe_point()
-            place(policy, env, tiles[first : first + lanes], seed)
-            saved[row, first : first + lanes] = env.reductions
-    return np.asarray(saved.mean(axis=0))
+    tiles, saved = range(len(env.tiles)), np.zeros(len(env.tiles))
+    for first in tiles[::lanes]:
+        safe_point()
+        place(policy, env, tiles[first : first + lanes], scenario_seed)
+        saved[first : first + lanes] = env.reductions
+    return saved
