@@ -151,7 +151,7 @@ def with_features(market: Market) -> Market:
     days = slice(market.splits.train.last + 1)
     built_in = [one for one in CATALOGUE.values() if market.volume is not None or not one.needs_volume]
     of_user = [
-        column_feature(name, is_market_wide=_is_market_wide(values[days, market.investable_columns]))
+        column_feature(name, is_market_wide=is_market_wide(values[days, market.investable_columns]))
         for name, values in market.columns.items()
         if name not in CATALOGUE and name != SECTOR
     ]
@@ -182,7 +182,7 @@ def _is_event(values: NDArray[np.float32]) -> bool:
     return 0 < 2 * int((known & (values != 0)).sum()) < int(known.sum())
 
 
-def _is_market_wide(values: NDArray[np.float32]) -> bool:
+def is_market_wide(values: NDArray[np.floating]) -> bool:
     """Tell whether all (days, columns) values of a day are the same, as an index's or a rate's are."""
     known = np.isfinite(values)
     several = known.sum(axis=1) > 1

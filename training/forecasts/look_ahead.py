@@ -16,11 +16,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.features.nine import CLOSE, OPEN
-from data.market import Market
+from data.market import Market, is_market_wide
 from training.forecasts.skill import overlapping_mean_test
 from utils.arrays import Float64Array
 from utils.errors import LookAheadError
-from utils.statistics import MeanTest
 
 LONGEST, LATEST = 60, 5
 """Sessions of the longest windows that are looked at, and by which windows may begin late."""
@@ -123,13 +122,11 @@ def look_ahead(values: Mapping[str, Float64Array], open_: Float64Array, close: F
     found, by_stock, shared = dict[str, LookAhead](), dict[str, Float64Array](), dict[str, Float64Array]()
     for name, wide in values.items():
         known = np.isfinite(wide)
-        spread = np.where(known, wide, -np.inf).max(axis=1) - np.where(known, wide, np.inf).min(axis=1)
         if not (known.sum(axis=1) > 1).any():
             found[name] = LookAhead(_NONE, _NONE)
-        elif (spread[known.sum(axis=1) > 1] == 0).all():
-            shared[name] = np.where(known.any(axis=1), np.nanmax(np.where(known, wide, -np.inf), axis=1), np.nan)[
-                :, None
-            ]
+        elif is_market_wide(wide):
+            highest = np.where(known, wide, -np.inf).max(axis=1, keepdims=True)
+            shared[name] = np.where(np.isfinite(highest), highest, np.nan)
         else:
             by_stock[name] = wide
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -165,11 +162,11 @@ def _look(values: Mapping[str, Float64Array], grids: Float64Array) -> dict[str, 
                 if length == 1:
                     of_news = ic._replace(ic=_ic(news[name], returns))
                     session[name] = max(session[name], ic, of_news, key=lambda some: some.clear)
-    found = dict[str, LookAhead]()
-    for name, one in x.items():
-        most = MOST_IC if one.shape[1] > 1 else MOST_IN_TIME
-        found[name] = LookAhead(session[name], window[name], _is_label(one, grids, window[name]), likeness[name], most)
-    return found
+    most = MOST_IC if grids.shape[2] > 1 else MOST_IN_TIME
+    return {
+        name: LookAhead(session[name], window[name], _is_label(one, grids, window[name]), likeness[name], most)
+        for name, one in x.items()
+    }
 
 
 def _standardised(values: Float64Array) -> Float64Array:
@@ -226,7 +223,7 @@ def _is_label(x: Float64Array, grids: Float64Array, window: Window) -> bool:
     prices, half = grids[int(from_open)], length // 2
     if length < 2 or abs(ic) < _LEAST_IC or len(prices) - late - 2 * length < _LEAST_DAYS:
         return False
-    test: MeanTest = overlapping_mean_test(_daily(x, _returns(prices, late, length)), late + length)
+    test = overlapping_mean_test(_daily(x, _returns(prices, late, length)), late + length)
     if abs(test.mean) < _LEAST_T * test.standard_error:
         return False
 

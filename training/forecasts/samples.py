@@ -100,45 +100,19 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Sums:
-    """Sufficient statistics of a ridge regression, summed over days."""
-
-    gram: Float64Array
-    """(inputs, inputs)"""
-    product: Float64Array
-    """(inputs, targets)"""
-    square: Float64Array
-    """(targets,)"""
-
-    def solve(self, penalty: float | Float64Array) -> Float64Array:
-        """Return the (..., inputs, targets) weights under a penalty in multiples of the number of rows.
-
-        The penalty is one number for all inputs or (..., inputs) of them; the constant, input 0, is not penalised.
-        """
-        shrinkage = np.full(len(self.gram), penalty) if isinstance(penalty, float) else penalty.copy()
-        shrinkage[..., 0] = 0.0
-        penalised = self.gram + (shrinkage * self.gram[0, 0])[..., None] * np.eye(len(self.gram))
-        return np.asarray(np.linalg.solve(penalised, self.product), dtype=np.float64)
-
-    def error(self, weights: Float64Array, target: int) -> float:
-        """Return the summed squared error at a target of (inputs,) weights."""
-        return float(self.square[target] + weights @ (self.gram @ weights - 2 * self.product[:, target]))
-
-
-@dataclass(frozen=True)
 class Moments:
-    """Sufficient statistics by day, from which the ridge regression on any days with any penalty follows."""
+    """Sufficient statistics by day, or summed over days, from which the ridge regression with any penalty follows."""
 
     gram: Float64Array
-    """(days, inputs, inputs)"""
+    """([days,] inputs, inputs)"""
     product: Float64Array
-    """(days, inputs, targets) of inputs and results."""
+    """([days,] inputs, targets) of inputs and results."""
     square: Float64Array
-    """(days, targets) of the results."""
+    """([days,] targets) of the results."""
 
     @classmethod
     def of(cls, samples: Samples) -> Self:
-        """Sum up the known results."""
+        """Sum up the known results of each day."""
         days, inputs, targets = len(samples.is_known), samples.x.inputs, len(samples.results)
         moments = cls(np.zeros((days, inputs, inputs)), np.zeros((days, inputs, targets)), np.zeros((targets, days)).T)
 
@@ -152,6 +126,20 @@ class Moments:
         in_threads(add, samples.x.blocks())
         return moments
 
-    def over(self, days: BoolArray | slice) -> Sums:
+    def over(self, days: BoolArray | slice) -> Self:
         """Add up some days."""
-        return Sums(*(part[days].sum(axis=0) for part in (self.gram, self.product, self.square)))
+        return type(self)(*(part[days].sum(axis=0) for part in (self.gram, self.product, self.square)))
+
+    def solve(self, penalty: float | Float64Array) -> Float64Array:
+        """Return the (..., inputs, targets) weights by sums, under a penalty in multiples of the number of rows.
+
+        The penalty is one number for all inputs or (..., inputs) of them; the constant, input 0, is not penalised.
+        """
+        shrinkage = np.full(len(self.gram), penalty) if isinstance(penalty, float) else penalty.copy()
+        shrinkage[..., 0] = 0.0
+        penalised = self.gram + (shrinkage * self.gram[0, 0])[..., None] * np.eye(len(self.gram))
+        return np.linalg.solve(penalised, self.product)
+
+    def error(self, weights: Float64Array, target: int) -> float:
+        """Return the summed squared error at a target of (inputs,) weights, by sums."""
+        return float(self.square[target] + weights @ (self.gram @ weights - 2 * self.product[:, target]))

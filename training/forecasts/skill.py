@@ -33,7 +33,7 @@ class Coefficient:
 def agent_scores(forecasts: Forecasts, days: slice) -> Float64Array:
     """Return an agent's scores of stocks on some days, (days, n) percent of a position's value; NaN without a bar."""
     score = forecasts.score[0, days].double().cpu()
-    return np.asarray(torch.where(score.isfinite(), score, torch.nan).numpy())
+    return torch.where(score.isfinite(), score, torch.nan).numpy()
 
 
 def correlation(x: Float64Array, y: Float64Array) -> Float64Array:

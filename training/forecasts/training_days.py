@@ -82,8 +82,8 @@ class TrainingDays:
         samples = replace(samples, x=training.to(quotes.device))
         transitions = StockTransitions.of(samples, inputs, quotes, rules)
         risk = torch.from_numpy(relative_risk(market.close)).to(quotes.device)
-        later_rows, gains = validation.to(quotes.device), input_gains(transitions)
-        return cls(inputs, samples, transitions, quotes.close > 0, later_rows, risk, gains)
+        later_rows = validation.to(quotes.device)
+        return cls(inputs, samples, transitions, quotes.close > 0, later_rows, risk, input_gains(transitions))
 
     @property
     def folds(self) -> int:
