@@ -28,11 +28,9 @@ from training.paper.sessions import Sessions, doubts
 from training.signals.broker_orders import (
     LEAST_SHARE,
     Order,
-    Side,
     alpaca_request,
     alpaca_symbol,
     broker_orders,
-    order_id,
     whole_shares,
 )
 from utils.arrays import Float64Array
@@ -131,7 +129,7 @@ class Account:
 
     def _is_late(self, now: datetime) -> bool:
         """Tell whether it is too late for orders at the newest close; DataError where the clock is behind it."""
-        newest, today = self.market.dates[-1].astype("datetime64[D]"), np.datetime64(now.date())
+        newest, today = self.market.dates[-1], np.datetime64(now.date())
         if today < newest:
             raise DataError(f"expected a clock after {newest}, the newest bars, got {today}; set it")
         if (known := self.sessions.last_until(now)) is not None:
@@ -227,11 +225,6 @@ class Account:
         after = account.weights + value / account.equity - portfolio.wanted
         return np.asarray(torch.maximum((account.weights - portfolio.held).abs(), after.abs())[0])
 
-    def _order(self, day: int, ticker: str, shares: float) -> Order:
-        """Return the order of a close for shares, negative: to sell."""
-        side: Side = "buy" if shares > 0 else "sell"
-        return Order(order_id(self.name, self.book.date(day), ticker, side), ticker, side, abs(shares))
-
     def _embedded(self, day: int) -> Statement:
         """Return what the account on recorded prices has become, and what it traded since the close before."""
         account, traded, fills = self.at(day).account, list[tuple[str, Tensor, Tensor]](), list[Fill]()
@@ -241,7 +234,7 @@ class Account:
         for reason, shares, price in traded:
             for ticker, size, paid in zip(self.tickers, shares[-1, 0].tolist(), price[-1, 0].tolist(), strict=True):
                 if size != 0:
-                    one = self._order(day - 1, ticker, size)
+                    one = Order.of(self.name, self.book.date(day - 1), ticker, size)
                     fills.append(Fill(one.id, ticker, one.side, one.shares, paid, one.shares * paid, reason))
         held = {one: size for one, size in zip(self.tickers, account.shares[0].tolist(), strict=True) if size != 0}
         return Statement(fills, float(account.cash), float(account.equity), held)
@@ -258,7 +251,8 @@ class Account:
         trades = [fill for fill in trades if (fill.id, fill.side) not in taken]
         fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in trades if fill.id in ids]
         fills = [fill.in_units(1 / factors[fill.ticker]) for fill in fills]
-        tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
+        names = self.journal.renamed
+        tickers = {alpaca_symbol(names.get(ticker, ticker)): ticker for ticker in self.market.tickers}
         positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
         positions = {ticker: shares * factors[ticker] for ticker, shares in positions.items()}
         due = book.expected(day, fills)
@@ -271,9 +265,6 @@ class Account:
         self._compare_cash(day, cash, trades, due, until)
         by_hand: list[tuple[str, str]] = [(trade.id, trade.side) for trade in trades if trade.id not in ids]
         return Statement(fills, cash, cash + book.worth(positions, day), positions, by_hand, until)
-
-    def _name(self, ticker: str) -> str:
-        return self.journal.renamed.get(ticker, ticker)
 
     def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
@@ -333,7 +324,7 @@ class Account:
             orders = self._for_broker(day, portfolio.account, lacking)
         else:
             pairs = zip(self.tickers, lacking.tolist(), strict=True)
-            orders = [self._order(day, ticker, shares) for ticker, shares in pairs if shares != 0]
+            orders = [Order.of(self.name, date, ticker, shares) for ticker, shares in pairs if shares != 0]
         values = {"orders": [dataclasses.asdict(order) for order in orders], **({"stopped": reason} if reason else {})}
         self.journal.append("intent", date, values)
         if reason:
@@ -341,13 +332,14 @@ class Account:
 
     def _for_broker(self, day: int, account: Ledger, lacking: Tensor) -> list[Order]:
         """Return orders in whole shares, as a broker is asked for them."""
-        date, factors = self.book.date(day), self.journal.units(self.book.date(day))
+        date, names = self.book.date(day), self.journal.renamed
+        factors = self.journal.units(date)
         factor = np.array([factors[ticker] for ticker in self.tickers], dtype=np.float64)
         price, held = account.last[0].numpy() * factor, account.shares[0].numpy() / factor
         cash, least = float(account.cash), LEAST_SHARE * float(account.equity)
         sizes = whole_shares(lacking.numpy() / factor, price, held, cash, self.config.env.cost_rate, least)
         orders = broker_orders(self.name, date, dict(zip(self.tickers, sizes.tolist(), strict=True)))
-        asked = [alpaca_request(one) | {"symbol": alpaca_symbol(self._name(one.ticker))} for one in orders]
+        asked = [alpaca_request(one) | {"symbol": alpaca_symbol(names.get(one.ticker, one.ticker))} for one in orders]
         return [
             dataclasses.replace(one, shares=one.shares * factors[one.ticker], request=request)
             for one, request in zip(orders, asked, strict=True)

@@ -31,6 +31,15 @@ _REFUSED = time(9, 28), time(19)
 https://docs.alpaca.markets/docs/orders-at-alpaca#time-in-force."""
 
 
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Convert the errors of an answer that lacks a field, or has another value in it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"expected an answer of Alpaca with its fields, got none for {error}; step again") from None
+
+
 class AlpacaVenue:
     """Alpaca's paper account; orders carry our ids as client order ids, which Alpaca accepts once."""
 
@@ -79,65 +88,63 @@ class AlpacaVenue:
                 f"for the open, got {now:%H:%M}; step again after {last:%H:%M}"
             )
         try:
-            self._ask(lambda: self._client.post("/orders", request), is_order=True)
+            self._ask(self._client.post, "/orders", request, is_order=True)
         except APIError as error:
             if error.status_code == 422 and "client_order_id" in str(error) and self._has(order.id, request):
                 return ""
             return f"{error.status_code}: {_one_line(error)}"
         return ""
 
+    @_understood()
     def _has(self, order_id: str, request: dict[str, Any]) -> bool:
         """Tell whether the order of an id is the one that was to be sent, and stands."""
-        asked = {"client_order_id": order_id}
-        with _understood():
-            known = self._ask(lambda: self._client.get("/orders:by_client_order_id", asked))
-            is_same = all(known[name] == request[name] for name in ("symbol", "side"))
-            stands = known["status"] not in _ENDED or float(known["filled_qty"] or 0) > 0
-            return is_same and stands and float(known["qty"]) == float(request["qty"])
+        known = self._ask(self._client.get, "/orders:by_client_order_id", {"client_order_id": order_id})
+        is_same = all(known[name] == request[name] for name in ("symbol", "side"))
+        stands = known["status"] not in _ENDED or float(known["filled_qty"] or 0) > 0
+        return is_same and stands and float(known["qty"]) == float(request["qty"])
 
+    @_understood()
     def open_orders(self) -> set[str]:
         """Return the ids of the orders that Alpaca still works on."""
-        with _understood():
-            return {order["client_order_id"] for order in self._orders("open")}
+        return {order["client_order_id"] for order in self._orders("open")}
 
+    @_understood()
     def positions(self) -> dict[str, float]:
         """Return the shares held by ticker."""
-        with _understood():
-            held = self._ask(lambda: self._client.get("/positions"))
-            if not isinstance(held, list):
-                raise TypeError("a list of positions")
-            return {one["symbol"]: float(one["qty"]) for one in held}
+        held = self._ask(self._client.get, "/positions")
+        if not isinstance(held, list):
+            raise TypeError("a list of positions")
+        return {one["symbol"]: float(one["qty"]) for one in held}
 
+    @_understood()
     def cash(self) -> float:
         """Return the cash."""
-        with _understood():
-            return float(self._ask(lambda: self._client.get("/account"))["cash"])
+        return float(self._ask(self._client.get, "/account")["cash"])
 
+    @_understood()
     def fills_since(self, day: np.datetime64) -> list[Fill]:
         """Return what was executed after `day`, an order's parts as one fill."""
-        fills, orders = list[Fill](), self._orders("all", after=f"{day}T00:00:00Z")
-        with _understood():
-            for order in orders:
-                shares = float(order["filled_qty"] or 0)
-                if shares > 0 and np.datetime64((order["filled_at"] or order["updated_at"])[:10]) > day:
-                    price = float(order["filled_avg_price"])
-                    value = shares * price
-                    fills.append(Fill(order["client_order_id"], order["symbol"], order["side"], shares, price, value))
+        fills = list[Fill]()
+        for order in self._orders("all", after=f"{day}T00:00:00Z"):
+            shares = float(order["filled_qty"] or 0)
+            if shares > 0 and np.datetime64((order["filled_at"] or order["updated_at"])[:10]) > day:
+                price = float(order["filled_avg_price"])
+                value = shares * price
+                fills.append(Fill(order["client_order_id"], order["symbol"], order["side"], shares, price, value))
         return sorted(fills, key=lambda fill: fill.id)
 
     def _orders(self, status: str, **query: str) -> list[dict[str, Any]]:
         """Return all orders of a status, page by page in the order in which they were submitted."""
         asked = {"status": status, "limit": _MOST_ORDERS, "direction": "asc", **query}
         orders = dict[str, dict[str, Any]]()
-        with _understood():
-            while True:
-                page, known = self._ask(lambda: self._client.get("/orders", asked)), len(orders)
-                orders |= {order["id"]: order for order in page}
-                if len(page) < _MOST_ORDERS or len(orders) == known:
-                    return [*orders.values()]
-                asked["after"] = page[-1]["submitted_at"]
+        while True:
+            page, known = self._ask(self._client.get, "/orders", asked), len(orders)
+            orders |= {order["id"]: order for order in page}
+            if len(page) < _MOST_ORDERS or len(orders) == known:
+                return [*orders.values()]
+            asked["after"] = page[-1]["submitted_at"]
 
-    def _ask(self, call: Callable[[], Any], *, is_order: bool = False) -> Any:
+    def _ask(self, call: Callable[..., Any], *asked: Any, is_order: bool = False) -> Any:
         """Return the answer; raises NoAnswer for silence and for errors of the server, which tell nothing.
 
         A refused order raises the library's error. 403 means a refusal in answer to an order, and invalid keys
@@ -146,7 +153,7 @@ class AlpacaVenue:
         from alpaca.common.exceptions import APIError
 
         try:
-            return call()
+            return call(*asked)
         except APIError as error:
             if error.status_code == 401 or (error.status_code == 403 and not is_order):
                 raise ConfigError(f"expected valid keys in {KEY} and {SECRET}, got {error.status_code}") from None
@@ -168,12 +175,3 @@ def new_york() -> datetime:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
-
-
-@contextmanager
-def _understood() -> Iterator[None]:
-    """Convert the errors of an answer that lacks a field, or has another value in it."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"expected an answer of Alpaca with its fields, got none for {error}; step again") from None

@@ -72,7 +72,7 @@ class Book:
     def __init__(self, journal: Journal, market: Market) -> None:
         """Raises DataError where the market lacks a session of the account."""
         self.journal, self.market = journal, market
-        self._dates = market.dates.astype("datetime64[D]").astype(str).tolist()
+        self._dates = market.dates.astype(str).tolist()
         self._days = {date: day for day, date in enumerate(self._dates)}
         self.start = self.day_of(journal.opening["start"])
 
@@ -92,11 +92,6 @@ class Book:
     def prices(self, ticker: str, day: int, feature: int = CLOSE) -> Float32Array:
         """Return the prices of a stock up to a day, NaN without a bar."""
         return self.market.data_array[: day + 1, self.market.tickers.index(ticker), feature]
-
-    def last_price(self, ticker: str, day: int) -> float:
-        """Return the last known close of a stock up to a day."""
-        prices = self.prices(ticker, day)
-        return float(prices[np.isfinite(prices)][-1])
 
     @property
     def last(self) -> int:
@@ -130,17 +125,17 @@ class Book:
 
     def intended(self, day: int) -> list[Order]:
         """Return the orders that were decided at a close, in the units that `fills` has."""
-        intent = self.journal.of("intent").get(self.date(day))
-        orders = [] if intent is None else [Order(**values) for values in intent.body["orders"]]
-        return [replace(one, shares=one.shares * self._late(intent, one.ticker)) for one in orders if intent]
+        if (intent := self.journal.of("intent").get(self.date(day))) is None:
+            return []
+        orders = [Order(**values) for values in intent.body["orders"]]
+        return [replace(one, shares=one.shares * self._late(intent, one.ticker)) for one in orders]
 
     def orders(self, day: int) -> list[Order]:
         """Return the orders of a close that the venue accepted; the embedded one has those that were decided."""
         if self.journal.opening["venue"] == "paper":
             return self.intended(day)
-        answers = self.journal.of("answer")
-        orders = [order for order in self.intended(day) if order.id in answers]
-        return [order for order in orders if answers[order.id].body["status"] == "accepted"]
+        accepted = {id_ for id_, row in self.journal.of("answer").items() if row.body["status"] == "accepted"}
+        return [order for order in self.intended(day) if order.id in accepted]
 
     def ordered(self, day: int) -> dict[str, float]:
         """Return by ticker the shares of these orders, negative: sold."""
@@ -165,8 +160,9 @@ class Book:
 
     def worth(self, shares: Mapping[str, float], day: int) -> float:
         """Return what shares are worth at the last known closes up to a day, as far as their tickers are known."""
-        known = [one for one in shares if one in self.market.tickers and np.isfinite(self.prices(one, day)).any()]
-        return sum(shares[one] * self.last_price(one, day) for one in known)
+        closes = {one: self.prices(one, day) for one in shares if one in self.market.tickers}
+        last = {one: known[np.isfinite(known)][-1:] for one, known in closes.items()}
+        return sum(shares[one] * float(price) for one, prices in last.items() for price in prices)
 
     @property
     def taken_fills(self) -> set[tuple[str, str]]:

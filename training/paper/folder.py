@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,7 @@ def open_account(arguments: PaperOpenArguments, decider: Decider, market: Market
         ConfigError, DataError: there is such a folder, orders are filled at the close, there is no such calendar, or
             the venue cannot know a ticker.
     """
-    path, last = arguments.path, market.dates[-1].astype("datetime64[D]")
+    path, last = arguments.path, market.dates[-1]
     if path.exists():
         raise ConfigError(f"expected a new name for the account, got {path.name!r}, which is in {path.parent} already")
     if config.env.fill != "next_open":
@@ -99,7 +98,7 @@ def opened(path: Path, head: str | None = None, *, reads_only: bool = False) -> 
     """
     if not (path / JOURNAL).is_file():
         raise ConfigError(f"expected a paper account in {path}, got none; `paper open {path.name}` begins one")
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         copied = None
         if reads_only and not os.access(path, os.W_OK):
             copied = Path(stack.enter_context(tempfile.TemporaryDirectory())) / JOURNAL
@@ -139,6 +138,6 @@ def load_account(journal: Journal, broker: AlpacaVenue | None = None) -> Account
     known = {new: first for first, new in journal.renamed.items()}
     named = [dataclasses.replace(one, ticker=known.get(one.ticker, one.ticker)) for one in read_events(config.data)]
     market, changes = known_market(market, record, journal, named)
-    last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
+    last = max(market.dates[-1], np.datetime64("today"))
     calendar = Sessions.of(opening["calendar"], np.datetime64(sessions[-1]), last)
     return Account(path, journal, config, load_decider(path, opening), market, calendar, broker, changes)

@@ -76,7 +76,7 @@ def known_market(
             old prices, each is recorded by its day and kind; otherwise the measured ratio is recorded as one event.
     """
     factors, settled, ratios, changes = journal.units(), _settled(journal), past_ratios(market, record), list[Change]()
-    dates, now = market.dates.astype("datetime64[D]").astype(str).tolist(), _values(market)
+    dates, now = market.dates.astype(str).tolist(), _values(market)
     place = {date: day for day, date in enumerate(dates)}
     rows = [row for row in journal.of("session").values() if row.key in place]
     days = [place[row.key] for row in rows]
@@ -85,7 +85,7 @@ def known_market(
     for row in journal.of("event").values():
         _rescale(bars[:, market.tickers.index(row.body["ticker"])], rows, row.body, row.number)
     last = days[-1] if days else place.get(journal.opening["start"], len(dates) - 1)
-    next_session = [*dates, str(market.dates[-1].astype("datetime64[D]") + np.timedelta64(1, "D"))][last + 1]
+    next_session = [*dates, str(market.dates[-1] + 1)][last + 1]
     for column, ticker in enumerate(market.tickers):
         factor, old, accepted = factors[ticker], bars[:, column], settled[ticker]
         before, current = factor * old[:, _OF_PRICES], now[days, column, _OF_PRICES]

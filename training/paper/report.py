@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from environment.account import Account as Ledger
 from training.evaluation.pages import document, write_document
 from training.paper.account import Account
 from training.paper.certificate import LINE, capital_curves, finding
@@ -56,19 +56,15 @@ def backtest(account: Account) -> Backtest:
     account = account.on(book.last, walked=None)
     portfolio = account.new_portfolio()
     policy, ledger = account.decider.policy(account.market, slice(book.start, None)), portfolio.account
-    closes = [_close(ledger)]
+    cash, shares = [ledger.cash], [ledger.shares]
     while int(ledger.day) < book.last:
         portfolio.trade(policy(portfolio))
-        closes.append(_close(ledger))
+        cash.append(ledger.cash)
+        shares.append(ledger.shares)
         if int(ledger.day) in book.released:
             ledger.release()
-    equity, cash, shares = (np.stack(part) for part in zip(*closes, strict=True))
-    benchmark = portfolio.benchmark.equity_curve[: len(closes), 0].numpy()
-    return Backtest(equity, cash, shares, benchmark)
-
-
-def _close(ledger: Ledger) -> tuple[Float64Array, Float64Array, Float64Array]:
-    return ledger.equity[0].numpy().copy(), ledger.cash[0].numpy().copy(), ledger.shares[0].numpy().copy()
+    curves = ledger.equity_curve, torch.stack(cash), torch.stack(shares), portfolio.benchmark.equity_curve
+    return Backtest(*(curve[: len(cash), 0].numpy() for curve in curves))
 
 
 def parity_sentence(account: Account, played: Backtest) -> str:
@@ -99,12 +95,11 @@ def write_report(account: Account, played: Backtest) -> Path:
 def _render(account: Account, played: Backtest) -> str:
     journal, opening, sessions = account.journal, account.journal.opening, account.journal.sessions
     dates, results = [*sessions], [body["result"] for body in sessions.values()]
-    x, who = np.array(dates, "datetime64[D]"), word_of(opening)
+    x, who, decider = np.array(dates, "datetime64[D]"), word_of(opening), account.decider
     equity, benchmark = (np.array([body[name] for body in sessions.values()]) for name in ("equity", "benchmark"))
     curves = {"account": equity, "backtest": played.equity, "benchmark": benchmark}
     percent = {name: 100 * (curve / curve[0] - 1) for name, curve in curves.items()}
     capital = np.maximum(capital_curves(np.array(results, dtype=np.float64)), 1e-3)
-    champion = account.decider.agent if isinstance(account.decider, Champion) else None
     return document(
         "report.html",
         f"Paper account {account.name}",
@@ -118,7 +113,7 @@ def _render(account: Account, played: Backtest) -> str:
             "equity": number(equity[-1], 2),
             "cash": number(account.book.session(account.book.last)["cash"], 2),
             "benchmark": number(benchmark[-1], 2),
-            **({} if champion is None else {"forecasts": champion.evidence.followed}),
+            **({"forecasts": decider.agent.evidence.followed} if isinstance(decider, Champion) else {}),
             "head of the journal": journal.last.hash,
         },
         state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
@@ -140,10 +135,10 @@ def _render(account: Account, played: Backtest) -> str:
 
 def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     book, journal, answers = account.book, account.journal, account.journal.of("answer")
-    orders, factors, given = list[dict[str, Any]](), journal.units(), {one.id for one in book.orders(book.last)}
+    orders, factors = list[dict[str, Any]](), journal.units()
+    unanswered = {"status": "accepted" if journal.opening["venue"] == "paper" else "unknown"}
     for order in book.intended(book.last):
-        said = {"status": "accepted" if order.id in given else "unknown"}
-        said = answers[order.id].body if order.id in answers else said
+        said = answers[order.id].body if order.id in answers else unanswered
         shares = order.shares / factors[order.ticker]
         answer = f"{said['status']} {said.get('reason', '')}"
         orders.append({"side": order.side, "ticker": order.ticker, "shares": shares, "answer": answer})

@@ -107,7 +107,7 @@ def doubts(book: Book, sessions: Sessions, day: int) -> Iterator[tuple[str, str]
     """Yield what cannot be right in the bars of a session after those of an account: a key, and what was expected and
     came."""
     data_array = book.market.data_array
-    dates = book.market.dates.astype("datetime64[D]")
+    dates = book.market.dates
     date = dates[day]
     if not sessions.is_session(date):
         yield f"{date} session", f"a session of {sessions.name}, got bars of {date}"

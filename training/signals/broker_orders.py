@@ -12,7 +12,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,15 +56,17 @@ class Order:
     request: dict[str, Any] | None = None
     """What a paper account asks of its broker, see `alpaca_request`."""
 
+    @classmethod
+    def of(cls, name: str, date: str, ticker: str, shares: float) -> Self:
+        """Order shares, negative: to sell, for a run or an account at the close of a session.
 
-def order_id(name: str, date: str, ticker: str, side: Side) -> str:
-    """Return the id of an order of a run or an account; a long or odd name is hashed, so that ids are short and plain.
-
-    The same order has the same id whenever it is asked for.
-    """
-    if not _PLAIN_NAME.fullmatch(name):
-        name = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:12]
-    return f"{name}-{date}-{ticker.replace(' ', '.')}-{side}"
+        The same order has the same id whenever it is asked for; a long or odd name is hashed, so that ids are short and
+        plain.
+        """
+        side: Side = "buy" if shares > 0 else "sell"
+        if not _PLAIN_NAME.fullmatch(name):
+            name = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:12]
+        return cls(f"{name}-{date}-{ticker.replace(' ', '.')}-{side}", ticker, side, abs(shares))
 
 
 def whole_shares(
@@ -104,9 +106,8 @@ def broker_orders(name: str, date: str, shares: Mapping[str, int]) -> list[Order
     orders = list[Order]()
     for ticker, size in sorted(shares.items(), key=lambda one: one[1] > 0):
         require_symbol(ticker)
-        side: Side = "buy" if size > 0 else "sell"
         if size:
-            orders.append(Order(order_id(name, date, ticker, side), ticker, side, abs(size)))
+            orders.append(Order.of(name, date, ticker, size))
     return orders
 
 

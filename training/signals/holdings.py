@@ -98,7 +98,7 @@ def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
             logger.warning("no position, and left out: line %d of %s, %r without shares", line, path, row["ticker"])
             del rows[line]
     dates, bare = lines_of(row["entry_date"] for row in rows.values()), dict[str, list[str]]()
-    orders = possible_orders(dates, market.dates.astype("datetime64[D]").astype(np.int32)) if dates.strip() else [""]
+    orders = possible_orders(dates, market.dates.astype(np.int32)) if dates.strip() else [""]
     for name in ("shares", "entry_price"):
         text = bare_numbers(lines_of(row[name] for row in rows.values()))
         sign = decimal_sign(text) or "."
@@ -133,7 +133,7 @@ def _holding(row: Mapping[str, str], market: Market, day: int, events: Sequence[
     entry = session(entry_date, market, f"the entry of {ticker}")
     if entry > day:
         raise ValueError(f"an entry after {market.dates[day]}")
-    since = [one for one in events if one.ticker == ticker and entry_date < one.date <= str(market.dates[-1])[:10]]
+    since = [one for one in events if one.ticker == ticker and entry_date < one.date <= str(market.dates[-1])]
     return _in_todays_units(holding, market, entry, day, since)
 
 
@@ -167,12 +167,12 @@ def _in_todays_units(holding: Holding, market: Market, entry: int, day: int, eve
             f"an entry of {holding.ticker} at {entered:g}, whose prices are {low:g} to {high:g} that day"
             f"{''.join(before)}; after a split give its price and shares as they are since then"
         )
-    return _after(holding, entered, list(zip(events, ratios, strict=True))[known:], str(market.dates[day])[:10])
+    return _after(holding, entered, list(zip(events, ratios, strict=True))[known:], str(market.dates[day]))
 
 
 def _ratios(holding: Holding, market: Market, events: Sequence[Event]) -> list[float]:
     """Return by what each event has multiplied earlier prices, which are adjusted for all of them."""
-    ratios, dates, closes = list[float](), market.dates.astype("M8[D]").astype(str), market.data_array[..., CLOSE]
+    ratios, dates, closes = list[float](), market.dates.astype(str), market.data_array[..., CLOSE]
     for event in reversed(events):
         before = closes[dates < event.date, holding.column]
         close = float([math.nan, *before[np.isfinite(before)]][-1]) / math.prod(ratios)
@@ -210,7 +210,7 @@ def _shown(price: float) -> str:
 
 def session(date: str, market: Market, name: str) -> int:
     """Return the index of the session with an ISO date; DataError if there is none."""
-    days = market.dates.astype("datetime64[D]").astype(str).tolist()
+    days = market.dates.astype(str).tolist()
     if date not in days:
         raise DataError(f"expected a session from {days[0]} to {days[-1]} for {name}, got {date!r}")
     return int(days.index(date))

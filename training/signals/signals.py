@@ -77,8 +77,8 @@ def few_bars(market: Market, day: int) -> str:
     """Say how many tickers had bars on the sessions before one that has far fewer; empty where it does not."""
     bars = np.isfinite(market.data_array[max(0, day - _BEFORE) : day + 1, :, CLOSE]).sum(axis=1)
     usual = float(np.median(bars[:-1])) if len(bars) > 1 else 0.0
-    date = market.dates[day].astype("datetime64[D]")
-    return "" if bars[-1] >= _FEWEST_BARS * usual else f"some {usual:.0f} bars on {date} as before, got {bars[-1]}"
+    is_usual = bars[-1] >= _FEWEST_BARS * usual
+    return "" if is_usual else f"some {usual:.0f} bars on {market.dates[day]} as before, got {bars[-1]}"
 
 
 def newest_day(market: Market) -> int:
@@ -87,7 +87,7 @@ def newest_day(market: Market) -> int:
     if text := few_bars(market, last):
         while few_bars(market, day):
             day -= 1
-        date, full = market.dates[[last, day]].astype("datetime64[D]")
+        date, full = market.dates[[last, day]]
         raise DataError(
             f"expected {text} of {len(market.tickers)} tickers; give data with all of them, --date {full} for the last "
             f"full session, or --date {date} to take it as it is"
@@ -100,15 +100,17 @@ def portfolio_at(
     day: int,
     rules: EnvironmentConfig,
     benchmark: Benchmark,
+    columns: Sequence[int],
     cash: float,
     holdings: Sequence[Holding],
-    device: torch.device | str = "cpu",
+    device: torch.device,
 ) -> Portfolio:
     """Return an account at the close of `day`, beside a fresh benchmark; nothing beyond that close is in its prices.
 
-    Its stocks are those of the benchmark, then others that it holds.
+    Args:
+        columns: of its stocks: those of the benchmark, then others that it holds.
     """
-    columns, shares = portfolio_columns(benchmark, holdings), {one.column: one.shares for one in holdings}
+    shares = {one.column: one.shares for one in holdings}
     parts = torch.nn.functional.pad(benchmark.parts, (0, len(columns) - len(benchmark.columns)))
     # Of the next session, which the account needs to decide for, nothing is known; its volume neither.
     known = replace(span_of(span_of(market, 0, day), 0, day + 1), volume=None)
@@ -144,16 +146,17 @@ def make_signals(
     if day < first:
         raise DataError(f"expected a day from {dates[first]} on, the first training day, got {dates[day]}")
     rules = replace(rules, initial_capital=max(1.0, peak))
-    portfolio = portfolio_at(market, day, rules, benchmark, cash, holdings, agent.device)
+    known = benchmark.columns.tolist()
+    columns = [*known, *(one.column for one in holdings if one.column not in known)]
+    portfolio = portfolio_at(market, day, rules, benchmark, columns, cash, holdings, agent.device)
     account, forecasts = portfolio.account, agent.forecasts(market, slice(day, day + 1))
     target = follow(agent, forecasts)(portfolio)
-    target[:, len(benchmark.columns) :] = 0.0  # nobody holds these
+    target[:, len(known) :] = 0.0  # nobody holds these
     parts = account.last, account.shares, account.orders(target), account.weights, target
     price, held, lacking, weights, aims = (part[0].cpu().numpy() for part in parts)
     equity = float(account.equity)
     least = LEAST_SHARE * equity if least is None else least
     sizes = whole_shares(lacking, price, held, cash, rules.cost_rate, least)
-    columns = portfolio_columns(benchmark, holdings)
     names = ("ticker", "shares", "close", "weight_percent", "target_percent")
     tickers = [market.tickers[column] for column in columns]
     values = tickers, *(one.tolist() for one in (held, price, 100 * weights, 100 * aims))
@@ -185,12 +188,6 @@ def make_signals(
         ],
         is_locked=bool(account.is_locked),
     )
-
-
-def portfolio_columns(benchmark: Benchmark, holdings: Sequence[Holding]) -> list[int]:
-    """Return the columns of the market that `portfolio_at` has stocks of."""
-    known = benchmark.columns.tolist()
-    return [*known, *(one.column for one in holdings if one.column not in known)]
 
 
 def _explained(orders: Sequence[Order], agent: DDPGAgent, market: Market, day: int) -> list[Order]:
