@@ -11,8 +11,6 @@ Davis and Norman (1990, "Portfolio selection with transaction costs"); what the 
 back tomorrow, for which the hurdle h is higher. All are fractions of value for one unit of weight.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 

@@ -165,12 +165,8 @@ def step(networks: Networks, tau: float, gradient_scale: float = 1.0) -> None:
 
     Targets move by `tau`, and by more in the first 1 / tau steps, see `AdamW.target_rate`.
     """
-    online, target = networks.online, networks.target
-    for optimizer, online_part, target_part in (
-        (networks.critic_optimizer, online.critic.flat, target.critic.flat),
-        (networks.actor_optimizer, online.actor, target.actor),
-    ):
+    for owner, optimizer in networks.optimizers.items():
         if gradient_scale != 1.0 and optimizer.parameter.grad is not None:
             optimizer.parameter.grad.mul_(gradient_scale)
         optimizer.step()  # which sets the gradients to zero
-        soft_update(target_part, online_part, optimizer.target_rate(tau))
+        soft_update(networks.tensors[f"{owner}_target"], optimizer.parameter, optimizer.target_rate(tau))

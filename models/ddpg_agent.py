@@ -107,12 +107,12 @@ class DDPGAgent:
     @property
     def actor_optimizer(self) -> AdamW:
         """Optimiser of the actor."""
-        return self.networks.actor_optimizer
+        return self.networks.optimizers["actor"]
 
     @property
     def critic_optimizer(self) -> AdamW:
         """Optimiser of the critic."""
-        return self.networks.critic_optimizer
+        return self.networks.optimizers["critic"]
 
     @property
     def actor_loss_history(self) -> list[float]:
@@ -168,8 +168,7 @@ class DDPGAgent:
     def get_stats(self) -> dict[str, float]:
         """Return the last losses, gradient norms, steps taken and skipped, and the noise scale."""
         stats = {f"{name}_loss": losses[-1] if losses else math.nan for name, losses in self.losses.items()}
-        for name in ("actor", "critic"):
-            optimizer: AdamW = getattr(self.networks, f"{name}_optimizer")
+        for name, optimizer in self.networks.optimizers.items():
             for part in ("norm", "steps", "skipped"):
                 stats[f"{name}_{part}"] = float(getattr(optimizer, part).mean())
         return {**stats, "noise_scale": self.noise_scale}
@@ -318,6 +317,4 @@ class DDPGAgent:
                 state.setdefault(part, {})[key] = value
             return cls.from_state(state, device)
         except (OSError, SafetensorError, ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"expected an agent saved by DDPGAgent.save, got {path}: {' '.join(str(error).split())}"
-            ) from error
+            raise ConfigError(f"expected an agent saved by DDPGAgent.save, got {path}: {error}") from error

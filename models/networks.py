@@ -201,7 +201,7 @@ class Networks:
         """See `ActorCritic`."""
         self.sizes = self.gains.shape[2], learned["actor"].shape[2] - 1, 1
         self.online, self.target = self._actor_critic(""), self._actor_critic("_target")
-        self.critic_optimizer, self.actor_optimizer = self._optimizer("critic"), self._optimizer("actor")
+        self.optimizers = {owner: self._optimizer(owner) for owner in ("critic", "actor")}
 
     def _actor_critic(self, kind: str) -> ActorCritic:
         critic = Perceptrons(self.tensors[f"critic{kind}"], self.sizes)

@@ -1,7 +1,5 @@
 """A population of DDPG agents: genes and stacked networks, and each agent as a view of its row."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -82,8 +80,7 @@ class Population:
         """(P,) of the last evaluation."""
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
-        rows = (self.networks.rows(slice(row, row + 1)) for row in range(size))
-        self._views = [self._agent(networks, [row]) for row, networks in enumerate(rows)]
+        self._views = [self._agent(self.networks.rows(slice(row, row + 1)), [row]) for row in range(size)]
 
     def __len__(self) -> int:
         return len(self.genes)
@@ -99,15 +96,8 @@ class Population:
         return self._agent(self.networks.rows(chosen), rows)
 
     def _agent(self, networks: Networks, rows: Sequence[int]) -> DDPGAgent:
-        members = list(rows)
-        return DDPGAgent(
-            self.inputs,
-            networks,
-            self.values[members],
-            self.rules,
-            UNKNOWN,
-            noise_scale=self.noise_scale,
-        )
+        genes = self.values[list(rows)]
+        return DDPGAgent(self.inputs, networks, genes, self.rules, UNKNOWN, noise_scale=self.noise_scale)
 
     @property
     def values(self) -> Tensor:
@@ -150,7 +140,7 @@ class Population:
         for row, agent in enumerate(self._views):
             for name, loss in on_host.items():
                 agent.losses[name].extend(loss[:, row].tolist())
-        optimizers = {"critic": self.networks.critic_optimizer, "actor": self.networks.actor_optimizer}
+        optimizers = self.networks.optimizers
         return {
             **{f"{name}_loss": float(loss.mean()) for name, loss in on_host.items()},
             **{f"{name}_gradient_norm": float(one.norm.mean()) for name, one in optimizers.items()},

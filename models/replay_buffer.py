@@ -4,8 +4,6 @@ A transition holds a day and what happened to an account on it. Nothing of the m
 stock of the day is learned from, bought or not, see `training.forecasts.transitions`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 import torch
@@ -69,8 +67,7 @@ class ReplayBuffer(TensorRing):
         fold, of which at least one has been replayed; see `has_days`."""
         # The draws do not depend on how many rows there are, nor on the device.
         drawn = torch.rand(batches, batch_size, len(allowed), generator=generator, dtype=torch.float64)
-        rows_of_fold = [self.rows_on_days(days) for days in allowed]
-        of_fold = zip(rows_of_fold, drawn.unbind(2), strict=True)
+        of_fold = zip(map(self.rows_on_days, allowed), drawn.unbind(2), strict=True)
         return torch.stack([rows[(draw.to(rows.device) * len(rows)).long()] for rows, draw in of_fold], dim=1)
 
     def __str__(self) -> str:

@@ -9,12 +9,11 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-Inputs = TypeVar("Inputs", bound=tuple[Tensor | None, ...])
+Inputs = TypeVar("Inputs", bound=tuple[Tensor, ...])
 """A named tuple of tensors."""
-Outputs = TypeVar("Outputs")
 
 
-class CudaGraph(Generic[Inputs, Outputs]):
+class CudaGraph(Generic[Inputs]):
     """Work that is repeated with other inputs of the same shapes.
 
     The first run is eager, the second is captured; from then on each is one launch, with the same bits. The graph holds
@@ -25,23 +24,21 @@ class CudaGraph(Generic[Inputs, Outputs]):
     def __init__(self, name: str) -> None:
         """Start with nothing captured; `name` is plural, for the log."""
         self.name, self.is_eager = name, not torch.backends.cuda.is_built()
-        self._key: tuple[object, list[torch.Size | None]] | None = None
-        self._captured: tuple[Inputs, Outputs, Callable[[], None], Callable[[Inputs], Outputs]] | None = None
+        self._key: tuple[object, list[torch.Size]] | None = None
+        self._captured: tuple[Inputs, Tensor, Callable[[], None], Callable[[Inputs], Tensor]] | None = None
         """Inputs, outputs, launch, and the work, which holds the other tensors that the graph reads."""
 
-    def run(self, work: Callable[[Inputs], Outputs], inputs: Inputs, place: object) -> Outputs:
+    def run(self, work: Callable[[Inputs], Tensor], inputs: Inputs, place: object) -> Tensor:
         """Run work and return its outputs; the next launch overwrites them.
 
         Args:
             work: what else it reads and writes must stay where it is in memory.
-            inputs: of which the first is a tensor.
             place: the same object as at the last run where the work reads and writes the same memory.
         """
-        assert inputs[0] is not None
         device = inputs[0].device
         if self.is_eager or device.type != "cuda":
             return work(inputs)
-        shapes = [None if value is None else value.shape for value in inputs]
+        shapes = [value.shape for value in inputs]
         if self._key is None or self._key[0] is not place or self._key[1] != shapes:
             self._key, self._captured = (place, shapes), None
             # On a side stream: gradients are accumulated on the stream on which a parameter was first used, and a
@@ -53,8 +50,7 @@ class CudaGraph(Generic[Inputs, Outputs]):
             torch.cuda.current_stream(device).wait_stream(stream)
             return outputs
         if self._captured is None:
-            kept = (None if part is None else part.clone() for part in inputs)
-            copies = type(inputs)(*kept)  # type: ignore[arg-type]
+            copies = type(inputs)(*(value.clone() for value in inputs))
             try:
                 graph = torch.cuda.CUDAGraph()
                 # Work of other threads, such as the writer of checkpoints, is not captured.
@@ -69,7 +65,6 @@ class CudaGraph(Generic[Inputs, Outputs]):
             logger.info("%s are captured as a CUDA graph", self.name)
         static, outputs, launch, _ = self._captured
         for copy, value in zip(static, inputs, strict=True):
-            if copy is not None and value is not None:
-                copy.copy_(value)
+            copy.copy_(value)
         launch()
         return outputs

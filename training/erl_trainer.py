@@ -93,7 +93,7 @@ class ERLTrainer:
         self.normalization_stats, splits = market.stats, market.splits
         self.train_start_idx, self.train_end_idx = splits.train.first, splits.train.last
         self.val_start_idx = splits.validation.first
-        self.graph = CudaGraph[UpdateInputs, Tensor]("updates")
+        self.graph = CudaGraph[UpdateInputs]("updates")
         self.played: PopulationResults
         """Results of the last evaluation."""
         self.measures, self.validation = dict[str, float](), dict[str, float]()
@@ -126,8 +126,7 @@ class ERLTrainer:
         """Draw the windows of an evaluation, those of exploration last, and the noise of exploration."""
         train, steps, draws = self.market.splits.train, self.eval_env.rules.episode_steps, self.generators["windows"]
         fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
-        counts = [count for count in (fitness, exploration) if count]
-        starts = torch.cat([random_windows(train, steps, count, draws) for count in counts])
+        starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration)])
         noise = torch.randn(exploration, steps, len(self.eval_env.tickers), generator=self.generators["noise"])
         return Windows(starts, self.learning.exploration_noise * noise)
 
@@ -231,9 +230,14 @@ class ERLTrainer:
     def fittest_agent(self) -> DDPGAgent:
         """A clone of the fittest agent of the last evaluation, with the champion's evidence and shrink."""
         agent, champion, usual = self.population.fittest_agent, self.champion, self._usual_of_fittest
-        known: dict[str, Any] = {name: getattr(champion, name) for name in ("evidence", "shrink", "timing")}
-        known["genes"] = believed_genes(agent.genes, champion.shrink, champion.timing)
-        return replace(agent, usual=self._usual(agent) if usual is None else usual, **known)
+        return replace(
+            agent,
+            genes=believed_genes(agent.genes, champion.shrink, champion.timing),
+            evidence=champion.evidence,
+            shrink=champion.shrink,
+            timing=champion.timing,
+            usual=self._usual(agent) if usual is None else usual,
+        )
 
     @torch.no_grad()
     def run_episode(
@@ -254,21 +258,23 @@ class ERLTrainer:
         if training and (played.start < train.first or played.stop > train.last):
             days = f"{train.first} to {train.last}, got {played.start} to {played.stop}"
             raise ValueError(f"expected training days {days}; choose others, or training=False")
-        how: dict[str, Any] = {"trading_steps": env.account.trading_steps, "is_flat_at_end": True, "keeps_trades": True}
+        noise = None
         if training:
             drawn = torch.randn(len(starts), steps, len(env.tickers), generator=self.generators["noise"])
-            how["noise"] = self.learning.exploration_noise * float(agent.networks.scale[0]) * drawn
-        forecasts, genes = self._forecasts(agent, played), agent.acting_genes
+            noise = self.learning.exploration_noise * float(agent.networks.scale[0]) * drawn
         rollout = roll_out(
             env.portfolio,
-            forecasts,
-            genes,
+            self._forecasts(agent, played),
+            agent.acting_genes,
             starts,
             steps,
+            noise=noise,
             shrink=agent.shrink,
             timing=agent.timing,
             label="Playing an agent",
-            **how,
+            trading_steps=env.account.trading_steps,
+            is_flat_at_end=True,
+            keeps_trades=True,
         )
         if training:
             self.replay_buffer.add({name: part.flatten() for name, part in rollout.transitions.items()})

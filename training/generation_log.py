@@ -44,7 +44,8 @@ class GenerationLog:
         """By phase, of the last generations; `other` is what no phase measures, such as records and pictures."""
         self.first = 1
         """First generation of this process."""
-        self._counted_until: float | None = None
+        self._counted_until = 0.0
+        """Time until which all seconds belong to a phase, once a generation has begun."""
         self._shown: Progress | None = None
 
     def generations_left(self) -> Iterator[int]:
@@ -61,13 +62,12 @@ class GenerationLog:
         logger.info("Generation %d / %d", generation, self.generations, extra=FILE_ONLY)
         self.generation = generation
         self.seconds.append({})
-        if self._counted_until is None:
-            self._counted_until = time.perf_counter()
+        self._counted_until = self._counted_until or time.perf_counter()
 
     def add(self, phase: str, seconds: float) -> None:
         """Add a phase that ran after the record."""
         self.seconds[-1][phase] = seconds
-        self._counted_until = (self._counted_until or 0.0) + seconds
+        self._counted_until += seconds
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -130,7 +130,7 @@ class GenerationLog:
         Its checkpoint is not written yet; the averages hold those of the generations before.
         """
         now, phases = time.perf_counter(), self.seconds[-1]
-        phases["other"] = now - (self._counted_until or now) - sum(phases.values())
+        phases["other"] = now - self._counted_until - sum(phases.values())
         self._counted_until = now
         totals = [sum(phases.values()) for phases in self.seconds]
         average = sum(totals) / len(totals)

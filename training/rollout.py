@@ -4,8 +4,6 @@ A population is evaluated on windows of training days, out of fold. Windows begi
 everybody gives, and end marked to market.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -149,6 +147,7 @@ def lane_bytes(stocks: int, steps: int) -> int:
 
 
 def _at_a_time(agents: int, days: TrainingDays) -> int:
+    """Return the number of agents whose forecasts fit into memory together."""
     return max(1, min(agents, TABLE_BYTES // (4 * days.tradable.numel())))
 
 
@@ -253,7 +252,9 @@ class PopulationRollouts:
         asked = torch.zeros(len(self.training_days.tradable), dtype=torch.bool)
         asked[windows.starts[:, None].cpu() + steps] = True
         rollouts, noise = list[Rollout](), windows.noise * float(population.networks.scale[0])
-        for agents in map(list, self.groups(len(population))):
+        everyone, size = [*range(len(population))], _at_a_time(len(population), self.training_days)
+        for first in everyone[::size]:
+            agents = everyone[first : first + size]
             forecasts = self.training_days.forecasts(population.networks.target, agents, asked)
             played = env.portfolio, forecasts, population.values[agents], windows.starts, len(steps)
             rollouts.append(roll_out(*played, noise=noise, timing=timing, safe_point=self.safe_point))
@@ -288,11 +289,6 @@ class PopulationRollouts:
         costs = played.summary.costs.view(2, -1) - env.portfolio.benchmark.costs
         of_day = 100 * (costs / played.equity[0]).mean(1) / steps
         return excess.movedim(0, 2).flatten(1).cpu().numpy(), of_day.cpu().numpy()
-
-    def groups(self, agents: int) -> list[range]:
-        """Divide the agents so that the forecasts of a group fit into memory."""
-        size = _at_a_time(agents, self.training_days)
-        return [range(first, min(first + size, agents)) for first in range(0, agents, size)]
 
 
 def _thinned(transitions: dict[str, Tensor], agents: Tensor, share: int) -> dict[str, Tensor]:

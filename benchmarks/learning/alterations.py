@@ -57,7 +57,7 @@ def no_bootstrap(trainer: ERLTrainer, _: torch.Generator) -> None:
 
 def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Put random numbers of the same norm in the place of the policy gradient."""
-    optimizer = trainer.population.networks.actor_optimizer
+    optimizer = trainer.population.networks.optimizers["actor"]
     step = optimizer.step
 
     def stray() -> None:
@@ -74,7 +74,7 @@ def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) ->
 def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
     """Let actors be copies of their critics' last layer, so that what is bought, kept and sold is the critic's."""
     networks = trainer.population.networks
-    optimizer = networks.actor_optimizer
+    optimizer = networks.optimizers["actor"]
 
     @torch.no_grad()
     def copy() -> None:

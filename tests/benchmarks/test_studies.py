@@ -247,8 +247,8 @@ def test_a_random_gradient_is_as_long_and_of_the_actor_alone() -> None:
     for networks in (one, other):
         networks.online.actor.grad = torch.ones_like(networks.online.actor)
         networks.online.actor.grad[..., ::2] = 0.0  # as that of an input that an agent does not see
-        networks.actor_optimizer.step()
-    torch.testing.assert_close(one.actor_optimizer.norm, other.actor_optimizer.norm)
+        networks.optimizers["actor"].step()
+    torch.testing.assert_close(one.optimizers["actor"].norm, other.optimizers["actor"].norm)
     assert not torch.equal(one.online.actor, other.online.actor) and not one.online.actor[..., ::2].any()
 
 

@@ -153,7 +153,7 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
             outputs, scores = alone.online.outputs(x)
             ((outputs - 1.0).square().mean() + scores.square().mean()).backward()
             for owner in ("critic", "actor"):
-                getattr(alone, f"{owner}_optimizer").step()
+                alone.optimizers[owner].step()
                 soft_update(alone.tensors[f"{owner}_target"], alone.tensors[owner], torch.full((1,), 0.3))
     weights, sees = networks.online.critic.matrices[0].detach(), networks.gains[..., None] != 0
     assert not bool((weights * ~sees).any()) and bool((weights * sees).any())
@@ -204,7 +204,7 @@ def test_the_actors_loss_does_not_reach_the_critic() -> None:
 def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
     """Beside a critic that stays as it is: the actor can say all that the critic can."""
     networks = random_networks(agents=1)
-    networks.critic_optimizer.learning_rate, networks.actor_optimizer.learning_rate = 0.0, 0.03
+    networks.optimizers["critic"].learning_rate, networks.optimizers["actor"].learning_rate = 0.0, 0.03
     critic = networks.tensors["critic"].detach().clone()
     for step in range(500):
         batch = batch_of(step, days=8, stocks=6)

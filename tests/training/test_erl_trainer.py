@@ -280,7 +280,7 @@ def test_without_gradients_networks_stay_as_they_are(market: Market) -> None:
     assert idle.population.updates == 0 and learning.population.updates == 3 * TINY_LEARNING.gradient_steps
     assert all(records[0][0][name] == records[0][1][name] for name in ("fitness", "trading"))
     assert records[0][1]["fitness"] != records[2][1]["fitness"]
-    assert idle.population.networks.critic_optimizer.steps.tolist() == [0.0] * 4
+    assert idle.population.networks.optimizers["critic"].steps.tolist() == [0.0] * 4
 
 
 def test_it_may_stop_between_any_two_steps(market: Market) -> None:
