@@ -16,7 +16,7 @@ from data.record import MARKET, MarketRecord, read_record
 from training.commands.table import ReportArguments
 from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.export import EQUITY, RESULTS
-from training.evaluation.measures import METRICS
+from training.evaluation.measures import METRICS, Estimate, Metric
 from training.evaluation.pages import document, shown_settings, write_document
 from utils.charts import DASH, Chart
 from utils.config.cli import command_line
@@ -68,6 +68,11 @@ class ReportedRun:
         if market is None:
             return ()
         return market.splits["validation"], market.investable, sorted(market.fingerprints.items())
+
+    @property
+    def data(self) -> str:
+        kind = self.config.synthetic.kind
+        return f"built-in market ({kind})" if self.config.data is None else self.config.data.name
 
     @property
     def days(self) -> str:
@@ -137,9 +142,32 @@ def render(runs: Sequence[ReportedRun]) -> str:
     return document(
         "runs.html",
         f"{names[0]}: report" if len(runs) == 1 else f"{len(runs)} runs side by side",
-        metrics={key: METRICS[key] for key in MEASURES},
+        facts={run.name: f"{run.data}, validation {run.days}" for run in runs},
         runs=runs,
-        champion=CHAMPION,
+        results=[
+            {
+                "Run": run.name,
+                "Champion of generation": run.results["champion_generation"],
+                **{METRICS[key]: Estimate(**run.results["policies"][CHAMPION][key]) for key in MEASURES},
+            }
+            for run in runs
+            if run.results
+        ],
+        costs=[
+            {
+                "Run": run.name,
+                "Generations": f"{len(run.records)} of {run.config.generations}",
+                "Agents": run.config.evolution.population_size,
+                Metric("Time", "seconds", 1): Estimate(run.seconds),
+                Metric("Per generation", "seconds", 2): Estimate(
+                    run.seconds / len(run.records) if run.records else None
+                ),
+                Metric("Peak memory", "MiB", 0): Estimate(run.summary.get("peak_rss_mb")),
+                "Device": run.summary.get("device") or run.config.device,
+                "Threads": run.summary.get("threads") or run.config.threads,
+            }
+            for run in runs
+        ],
         cautions=cautions(runs),
         differences=DIFFERENCES,
         settings=differing_settings(runs),

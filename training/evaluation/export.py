@@ -260,6 +260,14 @@ def render(evaluation: Evaluation) -> str:
             for (year, months, own), (*_, other) in zip(monthly, of_benchmark, strict=True)
         ],
         parts=part_rows(evaluation),
+        results=[
+            {"Policy": name, **{metric: found[key] for key, metric in METRICS.items()}}
+            for name, found in evaluation.policies.items()
+        ],
+        costs=[
+            {"Policy": name, **{f"{bps} bp": value for bps, value in at_cost.items()}}
+            for name, at_cost in evaluation.cost_returns.items()
+        ],
         scores=_score_rows(evaluation),
         decided=_decided(evaluation),
         settings=shown_settings(evaluation.config),

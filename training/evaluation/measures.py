@@ -126,7 +126,7 @@ class Metric(NamedTuple):
     label: str
     unit: str
     decimals: int
-    meaning: str
+    meaning: str = ""
 
 
 METRICS: dict[str, Metric] = {
