@@ -70,6 +70,23 @@ class ReportedRun:
         return market.splits["validation"], market.investable, sorted(market.fingerprints.items())
 
     @property
+    def measures(self) -> dict[Metric, Estimate]:
+        """Return the estimates of its champion; unknown for a run that has not been judged."""
+        found = self.results["policies"][CHAMPION] if self.results else {}
+        return {METRICS[key]: Estimate(**found.get(key, {"value": None})) for key in MEASURES}
+
+    @property
+    def differences(self) -> dict[Metric, Estimate]:
+        """Return parts and differences of its champion's profit; unknown where they were not tested."""
+        tests = self.results["verdict"]["percent_a_year"] if self.results else {}
+        return {
+            Metric(label, "% a year", 1): Estimate(tests[key]["mean"], *tests[key]["interval"])
+            if key in tests
+            else Estimate(None)
+            for key, label in DIFFERENCES.items()
+        }
+
+    @property
     def data(self) -> str:
         kind = self.config.synthetic.kind
         return f"built-in market ({kind})" if self.config.data is None else self.config.data.name
@@ -138,20 +155,19 @@ def _json(path: Path) -> dict[str, Any]:
 
 def render(runs: Sequence[ReportedRun]) -> str:
     """Return the page as HTML text."""
-    names = [run.name for run in runs]
+    judged = [run for run in runs if run.results]
     return document(
         "runs.html",
-        f"{names[0]}: report" if len(runs) == 1 else f"{len(runs)} runs side by side",
+        f"{runs[0].name}: report" if len(runs) == 1 else f"{len(runs)} runs side by side",
         facts={run.name: f"{run.data}, validation {run.days}" for run in runs},
-        runs=runs,
+        titles=["Setting", *(run.name for run in runs)],
         results=[
             {
                 "Run": run.name,
                 "Champion of generation": run.results["champion_generation"],
-                **{METRICS[key]: Estimate(**run.results["policies"][CHAMPION][key]) for key in MEASURES},
+                **run.measures,
             }
-            for run in runs
-            if run.results
+            for run in judged
         ],
         costs=[
             {
@@ -164,12 +180,20 @@ def render(runs: Sequence[ReportedRun]) -> str:
                 ),
                 Metric("Peak memory", "MiB", 0): Estimate(run.summary.get("peak_rss_mb")),
                 "Device": run.summary.get("device") or run.config.device,
-                "Threads": run.summary.get("threads") or run.config.threads,
+                "Threads": run.config.threads,
             }
             for run in runs
         ],
         cautions=cautions(runs),
-        differences=DIFFERENCES,
+        differences=[
+            {
+                "Run": run.name,
+                **run.differences,
+                "Best baseline": run.results["verdict"]["best_rival"] or DASH,
+                "Verdict": run.results["verdict"]["sentence"],
+            }
+            for run in judged
+        ],
         settings=differing_settings(runs),
         equity=equity_chart(runs),
     )
@@ -179,11 +203,8 @@ def short_table(runs: Sequence[ReportedRun]) -> str:
     """Return the results of the runs on validation days and their time, in one table."""
     rows = []
     for run in runs:
-        measures = run.results["policies"][CHAMPION] if run.results else {}
-        tests = run.results["verdict"]["percent_a_year"] if run.results else {}
-        shown = {METRICS[key].label: measures.get(key, {}).get("value") for key in MEASURES[:4]}
-        shown |= {label: tests.get(key, {}).get("mean") for key, label in list(DIFFERENCES.items())[:2]}
-        rows.append({"run": run.name, **shown, "seconds": run.seconds})
+        shown = [*run.measures.items()][:4] + [*run.differences.items()][:2]
+        rows.append({"run": run.name, **{metric.label: one.value for metric, one in shown}, "seconds": run.seconds})
     return table(rows, list(rows[0]))
 
 
@@ -221,12 +242,11 @@ def equity_chart(runs: Sequence[ReportedRun]) -> Chart | None:
 
     Runs judged on different days are drawn by sessions since their own first day.
     """
-    judged = {run.name: run.equity[CHAMPION] for run in runs if run.equity is not None}
-    if held := [run.equity[EQUAL] for run in runs if run.equity is not None]:
-        judged[EQUAL] = held[0]
-    note, first = "After costs.", next(iter(judged.values()), None)
-    if first is None:
+    equities = {run.name: run.equity for run in runs if run.equity is not None}
+    if not equities:
         return None
+    note, first = "After costs.", next(iter(equities.values()))
+    judged = {name: equity[CHAMPION] for name, equity in equities.items()} | {EQUAL: first[EQUAL]}
     if not all(first.index.equals(other.index) for other in judged.values()):
         judged = {name: equity.reset_index(drop=True) for name, equity in judged.items()}
         note += " The days differ: sessions since each run's own first day."

@@ -17,8 +17,8 @@ from utils.config.settings import flatten, to_dict
 from utils.runs.run_log import write_atomically
 
 _HERE = Path(__file__).parent / "page"
-_NUMBER = re.compile(rf"(< |[-+{MINUS}{DASH}])?(\d|$)|[-{DASH}]$")
-"""How cells begin that stand to the right of their column."""
+_NUMBER = re.compile(rf"(< |[-+{MINUS}{DASH}])?(\d(?!\d?-)|$)|[-{DASH}]$")
+"""How cells begin that stand to the right of their column; a name like 60-day momentum does not."""
 _HYPHEN = re.compile(r"(?<![\w.-])-(?=\d)")
 """A minus sign, and not a hyphen of a date or a name."""
 
