@@ -112,7 +112,7 @@ def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_pa
     arguments = parse_command(["walk-forward", *plan_in(folder)], COMMANDS).arguments
     assert isinstance(arguments, WalkForwardArguments)
     config = arguments.settings
-    dates = load_market(config)[0].dates
+    dates = load_market(config).dates
     fold = make_folds(len(dates), FoldPlan(2, 2, 30, 0), config.split, config.env)[0]
     spoilt = pd.read_parquet(folder / "data.parquet")
     later = spoilt["date"].to_numpy() > dates[fold.validation.last]
@@ -133,4 +133,4 @@ def test_another_plan_is_refused(folder: Path, capsys: pytest.CaptureFixture[str
     assert walk(folder, "--resume", "whole", "--folds", "3") == 2
     assert "expected --folds 2, with which" in capsys.readouterr().err
     assert walk(folder, "--resume", "whole", "--generations", "3") == 2
-    assert "all folds are trained for as many" in capsys.readouterr().err
+    assert "all its runs are trained for as many" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from utils.runs.run_log import RunLog
 def test_a_trainer_without_a_run_is_that_of_a_run(trained: Path) -> None:
     config = RunLog.open(trained / "runs", "whole").settings(Config)
     seed_everything(config.seed)
-    trainer = build_trainer(config, load_market(config)[0], torch.device("cpu"))
+    trainer = build_trainer(config, load_market(config), torch.device("cpu"))
     alone = [json.loads(json.dumps(record)) for record in generations(trainer, 3)]
     kept = records(trained / "tiny.toml", "whole")
     assert [{name: one[name] for name in kept[0]} for one in alone] == kept

@@ -197,7 +197,7 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
                 f"expected settings of a market, got --{name}; for those of a run give --config runs/NAME/config.json"
             )
     choose_threads(config.threads)
-    market, _planted = load_market(config, audits=True)
+    market = load_market(config, audits=True)
     if not market.features:
         raise DataError("expected features, got --inputs past; leave it out")
     sheet = feature_sheet(market, TrainingDays.of(market, Quotes.on(market), config.env))

@@ -64,18 +64,13 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
         raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
     asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else {})
     with KIND.open(arguments, asked, explicit) as sweep:
-        path, plan, config, generations = sweep.path, sweep.plan, sweep.config, sweep.began.generations
-        if config.generations != generations:
-            raise ConfigError(
-                f"expected generations = {generations}, with which the sweep began, got {config.generations}; leave it "
-                "out: only trials trained for as many generations compare"
-            )
-        splits = record_or_pin_market(path, load_market(config)[0]).splits
+        path, plan, config = sweep.path, sweep.plan, sweep.config
+        splits = record_or_pin_market(path, load_market(config)).splits
         if sweep.is_reached:
             sweep.keep(KIND.plan, MARKET)
         count, seeds = many(plan.trials, "trial"), many(plan.seeds, "seed")
         logger.info("sweep %s: %s on %s from %d on", path, count, seeds, config.seed)
-        with sweep.executor(arguments.jobs, arguments.cluster) as executor:
+        with sweep.executor(arguments) as executor:
             train = partial(_train_all, sweep, explicit, splits, executor)
             while len(study.trials) < plan.trials:
                 play_round(study, space_of(plan.space), plan.trials, plan.seeds, config.seed, train)

@@ -28,11 +28,17 @@ from utils.runs.run_lock import require_free
 
 
 @checked_dataclass
-class TrainArguments:
-    """Train a population of trading agents by evolutionary reinforcement learning."""
+class SettingsArguments:
+    """Arguments of commands that have the settings of a training run."""
 
     settings: Config = field(default_factory=Config)
     config: kinds.SettingsFile = None
+
+
+@checked_dataclass
+class TrainArguments(SettingsArguments):
+    """Train a population of trading agents by evolutionary reinforcement learning."""
+
     extend: Annotated[kinds.FolderName, kinds.Mark.NEWEST_IF_BARE] = None
     """Start a new run with settings and genes of the named run, or the newest one, on data extended since then."""
 
@@ -55,14 +61,12 @@ class PrepareArguments:
 
 
 @checked_dataclass
-class FeaturesArguments:
+class FeaturesArguments(SettingsArguments):
     """Show what each feature of the data, and of --features, tells of future returns on training days.
 
     Settings of data, features, splits and trading rules are those of a training run.
     """
 
-    settings: Config = field(default_factory=Config)
-    config: kinds.SettingsFile = None
     page: kinds.OutputFile = None
     """HTML file to write: all of it, with charts."""
     json: kinds.OutputFile = None
@@ -209,11 +213,9 @@ class ServeArguments:
 
 
 @checked_dataclass
-class StudyArguments:
+class StudyArguments(SettingsArguments):
     """Arguments of commands that train many runs."""
 
-    settings: Config = field(default_factory=Config)
-    config: kinds.SettingsFile = None
     jobs: Annotated[int | None, Field(ge=1), kinds.Mark.FREE] = None
     """Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU."""
     cluster: Annotated[str | None, kinds.Mark.FREE] = None

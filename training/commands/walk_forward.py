@@ -22,7 +22,6 @@ from training.run.study_folder import Study, StudyKind, fetch_fold
 from training.train import train_of_study
 from utils.config.cli import command_line
 from utils.config.trader import Config
-from utils.errors import ConfigError
 from utils.jobs.job import Job, require_all
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.find import SUMMARY
@@ -64,7 +63,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
 
 def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits]:
     """Return the folds of the data as of the start of the test."""
-    market, _ = load_market(config)
+    market = load_market(config)
     is_begun = (path / MARKET).is_file()
     days = record_or_pin_market(path, market).splits.holdout.last + 1 if is_begun else len(market.dates)
     folds = make_folds(days, plan, config.split, config.env)
@@ -80,17 +79,12 @@ def _train_folds(
 ) -> None:
     """Train the folds that are not trained yet, and fetch those that other machines trained."""
     path, config, jobs = study.path, study.config, list[Job]()
-    if config.generations != study.began.generations:
-        raise ConfigError(
-            f"expected generations = {study.began.generations}, with which the test began, got {config.generations}; "
-            "leave it out: all folds are trained for as many"
-        )
     for number, fold in enumerate(splits, start=1):
         fold_config = dataclasses.replace(config, runs_dir=path, run=f"fold-{number}", resume=None)
         if not (path / str(fold_config.run) / SUMMARY).is_file():
             jobs.append(Job(str(fold_config.run), partial(train_of_study, fold_config, explicit, fold)))
 
-    with study.executor(arguments.jobs, arguments.cluster) as executor:
+    with study.executor(arguments) as executor:
         ends = list(study.run(executor, jobs))
     require_all(ends)
     for end in ends:

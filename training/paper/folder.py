@@ -133,7 +133,7 @@ def load_account(journal: Journal, broker: AlpacaVenue | None = None) -> Account
     if (path / _FEATURES).exists():
         config = dataclasses.replace(config, features=path / _FEATURES)
     record = read_market_record(path)
-    market = load_market(dataclasses.replace(config, investable=None), sessions=sessions)[0]
+    market = load_market(dataclasses.replace(config, investable=None), sessions=sessions)
     market = pin_market(under_known_names(market, journal.renamed), record, owner="account")
     known = {new: first for first, new in journal.renamed.items()}
     named = [dataclasses.replace(one, ticker=known.get(one.ticker, one.ticker)) for one in read_events(config.data)]

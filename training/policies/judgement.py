@@ -25,6 +25,7 @@ from training.forecasts.skill import HORIZONS
 from training.policies.accounts import account_of, account_of_table, is_weights, values_of_function
 from training.policies.read import Trades
 from training.run.market import load_market as market_of_settings
+from training.run.market import scores_of
 from training.run.saved import SavedRun
 from utils.config import kinds
 from utils.config.settings import from_dict, read_settings
@@ -76,8 +77,7 @@ def load_market(
     stated = {name.replace("-", "_"): value for name, value in stated.items()}
     stated |= {} if data is None else {"data": str(data)}
     config = from_dict({**run_defaults(stated), **stated}, Config)
-    market, planted = market_of_settings(config, audits=True)
-    return TradedMarket(market, config, planted, device)
+    return TradedMarket(market_of_settings(config, audits=True), config, scores_of(config), device)
 
 
 @dataclass(frozen=True, repr=False)

@@ -44,10 +44,8 @@ def data_loader(config: Config, sessions: Sequence[str] = ()) -> StockDataLoader
     )
 
 
-def load_market(
-    config: Config, *, audits: bool = False, sessions: Sequence[str] = ()
-) -> tuple[Market, PlantedScores | None]:
-    """Return the market of the data file, or the built-in one with the scores of its planted structure.
+def load_market(config: Config, *, audits: bool = False, sessions: Sequence[str] = ()) -> Market:
+    """Return the market of the data file, or the built-in one.
 
     Args:
         audits: look whether columns or own features hold data of the future.
@@ -55,7 +53,7 @@ def load_market(
     """
     loader = data_loader(config, sessions)
     loader.load_and_prepare()
-    return market_of(loader, config, audits=audits), scores_of(config)
+    return market_of(loader, config, audits=audits)
 
 
 def scores_of(config: Config) -> PlantedScores | None:

@@ -15,7 +15,7 @@ from models.ddpg_agent import DDPGAgent
 from models.evidence import Evidence
 from training.evaluation.baselines import BEST_AGENT, IN_FULL
 from training.run.extension import INHERITED
-from training.run.market import load_market, read_market_record
+from training.run.market import load_market, read_market_record, scores_of
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError
@@ -48,9 +48,8 @@ class SavedRun:
     @property
     def beside(self) -> dict[str, DDPGAgent]:
         """Return the agents that are judged beside the champion, by name."""
-        in_full = self.champion.shrunk(1.0) if self.champion.shrink < _FULL else None
-        agents = {IN_FULL: in_full, BEST_AGENT: self.best_agent}
-        return {name: agent for name, agent in agents.items() if agent is not None}
+        in_full = {IN_FULL: self.champion.shrunk(1.0)} if self.champion.shrink < _FULL else {}
+        return {**in_full, BEST_AGENT: self.best_agent}
 
     @cached_property
     def benchmark(self) -> Benchmark:
@@ -91,10 +90,9 @@ def open_saved_run(
     """
     run, data = RunLog.open(Path(runs_dir), name), None if data is None else Path(data)
     config = run.settings(Config)
-    names = ("champion", "best_agent")
 
     def agents(checkpoint: Checkpoint) -> tuple[int, dict[str, DDPGAgent]]:
-        states = {name: checkpoint.state[name] for name in names}
+        states = {name: checkpoint.state[name] for name in ("champion", "best_agent")}
         for name, state in states.items():
             if problem := misfit(state, state, name):  # compared with itself it shows NaN
                 raise CheckpointError(problem)
@@ -106,6 +104,6 @@ def open_saved_run(
     if not (run.path / MARKET).is_file():
         raise ConfigError(f"expected {MARKET} in {run.path}, got none; continue the run once with --resume {run.name}")
     # The record has the stocks that may be bought, so that their list may be gone.
-    market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
+    market = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
     market = pin_market(market, read_market_record(run.path))
-    return SavedRun(run.path, config, market, scores, torch.device(device), generation, *saved.values())
+    return SavedRun(run.path, config, market, scores_of(config), torch.device(device), generation, *saved.values())

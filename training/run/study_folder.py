@@ -37,10 +37,8 @@ class Study(Generic[Plan]):
 
     path: Path
     plan: Plan
-    began: Config
-    """The settings with which it began."""
     config: Config
-    """Those that hold."""
+    """The settings that hold."""
     store: ObjectStore | None
     is_reached: bool
     """The store answered at the start."""
@@ -51,12 +49,14 @@ class Study(Generic[Plan]):
             if self.store is not None and (self.path / name).is_file():
                 self.store.put(f"{self.path.name}/{name}", (self.path / name).read_bytes())
 
-    def executor(self, jobs: int | None, cluster: str | None) -> AbstractContextManager[Executor]:
+    def executor(self, arguments: StudyArguments) -> AbstractContextManager[Executor]:
         """Open the executor of its runs; the nodes of a cluster must share its folder if no store keeps the runs."""
         files = [file for file in (self.config.data, self.config.investable, self.config.features) if file is not None]
         shared = [] if self.store else self.path.glob("*.json")
         gpus = int(self.config.device != "cpu")
-        return open_executor(jobs, cluster, logs=self.path / LOGS, files=[*files, *shared], gpus=gpus)
+        return open_executor(
+            arguments.jobs, arguments.cluster, logs=self.path / LOGS, files=[*files, *shared], gpus=gpus
+        )
 
     def run(self, executor: Executor, jobs: Sequence[Job]) -> Iterator[Finished]:
         """Run its jobs and yield their outcomes; they are logged to its folder."""
@@ -107,13 +107,18 @@ class StudyKind:
                         f"out, or start a new {self.name} without --resume"
                     )
             config = settings_to_resume(began, config, explicit)
+            if config.generations != began.generations:
+                raise ConfigError(
+                    f"expected generations = {began.generations}, with which {path} began, got {config.generations}; "
+                    "leave it out: all its runs are trained for as many, so that they compare"
+                )
         with contextlib.ExitStack() as stack:
             stack.enter_context(resumable(path, began, config, partial(self._saved, path)))
             stack.enter_context(locked(path, is_new=is_new))
             if is_new and reached is not None:
                 require_unused(reached, path.name)
             setup_logging(path, verbose=config.verbose)
-            yield Study(path, plan, began, config, store, reached is not None)
+            yield Study(path, plan, config, store, reached is not None)
 
     def _saved(self, path: Path) -> str:
         """Return what is saved, as the beginning of a sentence."""
