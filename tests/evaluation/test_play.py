@@ -1,6 +1,7 @@
 """Accounts on the judged days against plain arithmetic, what was played apart, and known answers."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -242,7 +243,12 @@ def test_parts_joined_are_one_account_after_the_other() -> None:
     assert whole.curves[CHAMPION].costs == sum(part.curves[CHAMPION].costs for part in parts)
     assert whole.traded.shape == (2 * STEPS, 4) and whole.selection.shape == (2 * STEPS,)
     assert len(whole.positions) == sum(len(part.positions) for part in parts)
-    fewer = replace(parts[0], curves={name: one for name, one in parts[0].curves.items() if name != REVERSAL})
+
+    def without(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: one for name, one in values.items() if name != REVERSAL}
+
+    at_cost = {bps: without(level) for bps, level in parts[0].at_cost.items()}
+    fewer = replace(parts[0], curves=without(parts[0].curves), scores=without(parts[0].scores), at_cost=at_cost)
     for short in (PlayedPolicies.joined([parts[1], fewer]), PlayedPolicies.joined([fewer, parts[1]])):
         assert REVERSAL not in {*short.curves, *short.at_cost[5.0], *short.scores}
         assert MOMENTUM in {*short.curves} & {*short.scores} & {*short.at_cost[5.0]}

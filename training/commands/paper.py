@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import shutil
 import signal
 import time
@@ -226,8 +225,7 @@ def _replay(account: Account, days: range) -> str:
 
     def replayed(day: int, journal: Journal, walked: Portfolio | None = None) -> Account:
         """Return the account of the replay after a session."""
-        parts = {"path": folder, "journal": journal, "changes": (), "walked": walked}
-        return account.on(day, is_replay=True, **parts)
+        return account.on(day, is_replay=True, path=folder, journal=journal, changes=(), walked=walked)
 
     with Journal(folder / JOURNAL) as journal:
         walked = replayed(days[-1], journal).new_portfolio()
@@ -258,10 +256,10 @@ def _doubts(journal: Journal) -> str:
 
 def _enter(account: Account, first: str, last: str) -> None:
     """Enter a look into the ledger; its result is not known yet."""
-    words = ["python", "main.py", "paper", "replay", account.name, "--from", first, "--to", last, "--spend-look"]
+    command = command_line("paper", "replay", account.name, "--from", first, "--to", last, "--spend-look")
     time, opening = datetime.now(UTC).isoformat(timespec="seconds"), account.journal.opening
     look = Look(
-        time, shlex.join(words), opening["generation"], first, last, None, "walked by a paper account", opening["run"],
+        time, command, opening["generation"], first, last, None, "walked by a paper account", opening["run"],
         data_fingerprint(account.market),
     )  # fmt: skip
     with locked_ledger(account.path.parent) as ledger:

@@ -121,10 +121,8 @@ def _index(runs_dir: Path, files: dict[str, Path]) -> str:
     rows = []
     for folder in {path.parent for path in files.values()}:
         here = {name: path for name, path in sorted(files.items()) if path.parent == folder}
-        written, is_ended = (
-            max(path.stat().st_mtime for path in here.values()),
-            {REPORT, SWEEP} & {*os.listdir(folder)},
-        )
+        written = max(path.stat().st_mtime for path in here.values())
+        is_ended = {REPORT, SWEEP} & {*os.listdir(folder)}
         rows.append(
             {
                 "name": next(iter(here)).rpartition("/")[0] or "all runs",

@@ -44,11 +44,11 @@ compared with it, and it is no baseline."""
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
 RIDGE, LIGHTGBM = "ridge", "LightGBM"
 CASH, SURVIVORS, NEXT_CLOSE = "cash", "survivors alone", "filled at the next close"
-RESERVED = {CHAMPION, RANDOM, EQUAL, HOLD, IN_FULL, EQUAL_RISK, BENCHMARK, INDEX, RULE, ORACLE, BEST_AGENT}
-RESERVED |= {MOMENTUM, REVERSAL, YEAR_MOMENTUM, LOW_VOLATILITY, RIDGE, LIGHTGBM, CASH, SURVIVORS, NEXT_CLOSE}
-"""Names that no policy of the user may have."""
 NEVER_BEST = (IN_FULL, BEST_AGENT, RANDOM, HOLD, RULE, ORACLE, SURVIVORS, NEXT_CLOSE)
 """They are never the best baseline, nor is the benchmark: they are compared apart, or know what is planted."""
+RESERVED = {*NEVER_BEST, CHAMPION, EQUAL, EQUAL_RISK, BENCHMARK, INDEX, CASH, RIDGE, LIGHTGBM}
+RESERVED |= {MOMENTUM, REVERSAL, YEAR_MOMENTUM, LOW_VOLATILITY}
+"""Names that no policy of the user may have."""
 _YEAR, _MONTH = 252, 21
 _VOLATILITY_DAYS = 60
 LAST_DAYS = 10
@@ -200,8 +200,8 @@ class Tuning:
         forecasts = Forecasts.joined([group[0].forecasts(self.risk) for group in of_scores])
         row = torch.arange(len(of_scores), device=device)
         row = row.repeat_interleave(torch.tensor([len(group) for group in of_scores], device=device))
-        how: dict[str, Any] = {"row": row, "label": "Tuning rules", **numbers_of(rules, device)}
-        return roll_out(self.portfolio, forecasts, starts=self.starts, steps=self.steps, **how).utility().mean(1)
+        how = {"starts": self.starts, "steps": self.steps, "row": row, **numbers_of(rules, device)}
+        return roll_out(self.portfolio, forecasts, label="Tuning rules", **how).utility().mean(1)
 
 
 def _untuned(scores: Scores) -> BandRule:

@@ -98,8 +98,8 @@ def equity_chart(evaluation: Evaluation) -> Chart:
     shown, drawn = colours(evaluation), evaluation.equity
     lines = {name: gain_percent(equity) for name, equity in drawn.items() if name in shown}
     low, high = (gain_percent(edge) for edge in evaluation.random_band)
-    how: dict[str, Any] = {"bands": {"random pickers, 5% to 95%": (low, high)}, "colours": shown}
-    return Chart("Return since the first day, %", evaluation.dates, lines, note="After costs.", **how)
+    bands, title = {"random pickers, 5% to 95%": (low, high)}, "Return since the first day, %"
+    return Chart(title, evaluation.dates, lines, bands=bands, note="After costs.", colours=shown)
 
 
 class Bar(NamedTuple):
@@ -162,7 +162,7 @@ def profit_bars(evaluation: Evaluation) -> list[Bar]:
     if len(sums) > 2 * _EXTREME_STOCKS:
         sums = pd.concat([sums[:_EXTREME_STOCKS], sums[-_EXTREME_STOCKS:]])
     rows = []
-    for ticker, value, count in zip(sums.index, sums["sum"].tolist(), sums["count"].tolist(), strict=True):
+    for ticker, value, count in sums.itertuples():
         text = f"{number(value, 2, is_signed=True)} % of the capital in {many(count, 'position')}"
         rows.append((str(ticker), value, text, int(np.sign(value))))
     return bars(rows)
@@ -175,10 +175,9 @@ def gain_percent(equity: Float64Array) -> Float64Array:
 
 def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
-    fitness, validation = "population mean", "validation result"
     lines = {
-        fitness: column(records, "fitness", "mean"),
-        validation: column(records, "validation", "champion"),
+        "population mean": column(records, "fitness", "mean"),
+        "validation result": column(records, "validation", "champion"),
         "benchmark": column(records, "validation", "benchmark"),
     }
     whole = column(records, "fitness", "min"), column(records, "fitness", "max")

@@ -102,31 +102,23 @@ class PlayedPolicies:
 
         Left out is a policy that is not in all parts, such as a baseline that could not be fitted in one.
         """
-        common = [name for name in parts[0].curves if all(name in part.curves for part in parts)]
-
-        def curves(levels: Sequence[Mapping[str, EquityCurves]]) -> dict[str, EquityCurves]:
-            return {n: EquityCurves.joined([one[n] for one in levels]) for n in levels[0] if n in common}
-
-        def days(name: str) -> Any:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        def each(name: str, keys: Sequence[Any]) -> dict[Any, Float64Array]:
-            return {key: np.concatenate([getattr(part, name)[key] for part in parts]) for key in keys}
-
+        first, daily = parts[0], ("curves", "traded", "selection", "at_cost", "scores", "ahead", "weights")
         return cls(
-            curves=curves([part.curves for part in parts]),
-            benchmark=parts[0].benchmark,
-            market=parts[0].market,
-            weights=days("weights"),
-            days=np.concatenate((parts[0].days[:1], *(part.days[1:] for part in parts))),
-            tickers=parts[0].tickers,
-            traded=days("traded"),
+            benchmark=first.benchmark,
+            market=first.market,
+            days=np.concatenate((first.days[:1], *(part.days[1:] for part in parts))),
+            tickers=first.tickers,
             positions=[one for part in parts for one in part.positions],
-            selection=days("selection"),
-            at_cost={bps: curves([part.at_cost[bps] for part in parts]) for bps in parts[0].at_cost},
-            scores=each("scores", [name for name in parts[0].scores if name in common]),
-            ahead=each("ahead", [*parts[0].ahead]),
+            **{name: _joined([getattr(part, name) for part in parts]) for name in daily},
         )
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Join accounts or daily values; of mappings of them those that all parts have."""
+    if isinstance(first := parts[0], Mapping):
+        common = [key for key in first if all(key in part for part in parts)]
+        return {key: _joined([part[key] for part in parts]) for key in common}
+    return EquityCurves.joined(parts) if isinstance(first, EquityCurves) else np.concatenate(parts)
 
 
 def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> EquityCurves:
@@ -223,6 +215,11 @@ class Baselines:
         return {**self.played, PLAIN_MOMENTUM: plain}
 
     @cached_property
+    def index(self) -> dict[str, EquityCurves]:
+        """Return the user's index, held without a trade, by its name; nothing without one."""
+        return {} if self.setup.index is None else {INDEX: self._untraded(self.setup.index, 1.0)}
+
+    @cached_property
     def at_cost(self) -> dict[float, dict[str, EquityCurves]]:
         """Return the same under other costs."""
         return at_costs(self.setup, self.played)
@@ -244,13 +241,10 @@ class Baselines:
         """
         setup, judged, own = self.setup, accounts[name], {name: accounts[name], **accounts}
         curves = {policy: one.curves for policy, one in {**own, **self.played}.items()}
-        at_cost = {bps: {n: of[n] for n in own} | self.at_cost[bps] for bps, of in (costs or {}).items()}
+        at_cost = {bps: {n: of[n] for n in own} | self.at_cost[bps] | self.index for bps, of in (costs or {}).items()}
         if setup.portfolio.rules.fill == "next_open":
             curves[NEXT_CLOSE] = replay(self._at_close(judged.is_signed), setup, judged.held)
-        if setup.index is not None:
-            of_index = self._untraded(setup.index, 1.0)
-            curves[INDEX] = of_index
-            at_cost = {bps: {**level, INDEX: of_index} for bps, level in at_cost.items()}
+        curves |= self.index
         require_memory("random pickers", {"--random-pickers": draws, "days": setup.steps, "bytes": 48})
         if judged.is_neutral:
             curves[CASH] = self._untraded(np.ones(setup.steps + 1), 0.0)
@@ -287,9 +281,8 @@ class Baselines:
 
     def _alike(self, judged: Played) -> dict[str, Any]:
         """Return active shares and correlations of an account."""
-        daily = {name: one.curves.daily[0] for name, one in self.beside_weights.items()}
-        if self.setup.index is not None:
-            daily[INDEX] = self._untraded(self.setup.index, 1.0).daily[0]
+        curves = {name: one.curves for name, one in self.beside_weights.items()} | self.index
+        daily = {name: curve.daily[0] for name, curve in curves.items()}
         shares = {n: 0.5 * np.abs(judged.held - one.held).sum(axis=2).mean() for n, one in self.beside_weights.items()}
         correlation = pd.DataFrame(daily).corrwith(pd.Series(judged.curves.daily[0])).to_dict()
         return {"active_share": {n: float(share) for n, share in shares.items()}, "correlation": correlation}

@@ -100,7 +100,12 @@ def in_full(evaluation: Evaluation, lines: Mapping[str, object] | None = None) -
 def part_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return the parts of the profit, and the differences from others, with their tests."""
     return [
-        {"% a year": label, "mean": test.mean, "95%": "{:+.2f} to {:+.2f}".format(*test.interval), "p": written_p(p)}
+        {
+            "% a year": label,
+            "mean": test.mean,
+            "95%": "{:+.2f} to {:+.2f}".format(*test.interval),
+            "p": written_p(p if p < 1 else None),
+        }
         for _, label, test, p in evaluation.verdict.parts
     ]
 

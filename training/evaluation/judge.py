@@ -238,12 +238,13 @@ class Evaluation:
     @cached_property
     def overfitting(self) -> Overfitting:
         """Estimate how much choosing the champion among those evaluated on the judged days may have added."""
-        judged, held = (self.played.curves[name].equity[0] for name in (self.judged, self.played.benchmark))
+        names = self.judged, self.played.benchmark
+        judged, held = (metrics.daily_returns(self.played.curves[name].equity[0]) for name in names)
         note = CHOSEN_IN_A_SWEEP if self.split == "validation" and self.trials > 1 else NOTES[self.split]
         if self.judged != CHAMPION:
             note = VARIANTS.format(trials="{trials}", first=self.dates[0], last=self.dates[-1])
         note = note.format(trials=f"{self.trials:,}")
-        return Overfitting.of(metrics.daily_returns(judged), metrics.daily_returns(held), self.trials, note)
+        return Overfitting.of(judged, held, self.trials, note)
 
     @cached_property
     def cost_returns(self) -> dict[str, dict[str, float]]:

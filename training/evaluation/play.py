@@ -324,13 +324,8 @@ def play_rules(setup: EvaluationSetup, rules: Mapping[str, BandRule]) -> dict[st
     for some in (named[first : first + size] for first in range(0, len(named), size)):
         forecasts = Forecasts.joined([rule.forecasts(risk) for _, rule in some])
         numbers = numbers_of([rule for _, rule in some], risk.device)
-        how: dict[str, Any] = {
-            "starts": setup.start,
-            "steps": setup.steps,
-            "label": "Playing rules",
-            "keeps_trades": True,
-        }
-        roll_out(setup.portfolio, forecasts, **numbers, **how)
+        windows: dict[str, Any] = {"starts": setup.start, "steps": setup.steps}
+        roll_out(setup.portfolio, forecasts, **numbers, **windows, label="Playing rules", keeps_trades=True)
         together = Played.of(setup, setup.portfolio)
         played |= {name: together.one(place) for place, (name, _) in enumerate(some)}
     return played

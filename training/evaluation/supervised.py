@@ -108,8 +108,8 @@ def fit_ridge(samples: Samples) -> Ridge:
     return min(map(fitted, _PENALTIES), key=lambda ridge: ridge.error)
 
 
-def fit_trees(samples: Samples, target: int) -> Ranker:
-    """Boost trees, as many as have the least out-of-fold error."""
+def fit_trees(samples: Samples) -> Ranker:
+    """Boost trees on results at one discount, as many as have the least out-of-fold error."""
     import lightgbm
 
     is_used = samples.is_known & samples.train_days[:, None]
@@ -120,7 +120,7 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
         known = samples.is_known & drawn & days[:, None]
         blocks = (block for block in samples.x.blocks() if days[block].any())
         rows = np.concatenate([samples.x.dense(block)[known[block]][:, 1:] for block in blocks])
-        return lightgbm.Dataset(rows, samples.results[target][known])
+        return lightgbm.Dataset(rows, samples.results[0][known])
 
     def model(booster: lightgbm.Booster, rounds: int) -> Model:
         def predict(x: Float32Array) -> Float32Array:
@@ -204,7 +204,7 @@ def fit_supervised(
         discounts = range(len(samples.results))
         best = int(tuning.fitness([BandRule(ridge.ranker(place).out_of_fold(samples)) for place in discounts]).argmax())
         samples = replace(samples, results=samples.results[[best]])
-        rankers = {RIDGE: ridge.ranker(best), LIGHTGBM: fit_trees(samples, 0)}
+        rankers = {RIDGE: ridge.ranker(best), LIGHTGBM: fit_trees(samples)}
     except (DataError, lightgbm.basic.LightGBMError) as error:
         logger.warning("the baselines %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}

@@ -63,8 +63,8 @@ class Part(NamedTuple):
     """Name in files."""
     label: str
     test: MeanTest
-    p_value: float | None
-    """The largest of its tests; None where nothing is claimed, or it is 1, as a bound for all trials together is."""
+    p_value: float = 1.0
+    """The largest of its tests; 1 where nothing is claimed, and as a bound for all trials together."""
 
 
 def outcome(difference: MeanTest) -> str:
@@ -75,8 +75,7 @@ def outcome(difference: MeanTest) -> str:
 _LEADS = {1: "clearly better", 0: "no difference", -1: "clearly worse"}
 
 
-@dataclass(frozen=True)
-class Lead:
+class Lead(NamedTuple):
     """The lead of a champion over a policy."""
 
     policy: str
@@ -169,7 +168,7 @@ class Verdict:
         parts = [
             Part("over_random_picker", "selection: over its weights in other stocks", picked.test, picked.p_value),
             Part("timing", "timing: exposure over its mean", timed.test, timed.p_value),
-            Part("exposure", "exposure: the rest, less costs", self.exposure, None),
+            Part("exposure", "exposure: the rest, less costs", self.exposure),
             Part("over_benchmark", f"over {self.benchmark}", over, over.p_value),
         ]
         for name, test in self.scaled.items():
@@ -177,7 +176,7 @@ class Verdict:
             parts.append(Part(key, label, test, test.p_value))
         if (best := self.best_baseline) is not None:
             parts.append(Part("over_best_rival", f"over {best.name}", best.test, best.test.p_value))
-        return [part if part.p_value is None or part.p_value < 1 else part._replace(p_value=None) for part in parts]
+        return parts
 
 
 def verdict(

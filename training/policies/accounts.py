@@ -58,9 +58,9 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         other = policy.columns.difference(tickers)
         if len(other):
             notes.append(f"{len(other):,} of {len(policy.columns):,} tickers cannot be bought here, as {other[0]}.")
-        if len(other) and is_weights(policy):  # what was to be held in them, until something else was asked for
-            elsewhere = pd.DataFrame(aligned(name, policy, setup.market, other)).ffill().abs().sum(axis=1)
-            gap += float(elsewhere[setup.judged].mean())
+            if is_weights(policy):  # what was to be held in them, until something else was asked for
+                elsewhere = pd.DataFrame(aligned(name, policy, setup.market, other)).ffill().abs().sum(axis=1)
+                gap += float(elsewhere[setup.judged].mean())
         dates, judged = (int(part.any(axis=1).sum()) for part in (policy.notna(), np.isfinite(table[setup.judged])))
         how += f" Read: {many(dates, 'date')}, {judged:,} of them judged, {many(len(policy.columns), 'ticker')}."
     logger.info("%s", how)

@@ -118,7 +118,7 @@ def wide_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
     """
     rows = _titled(rows)
     if len(known := [name for name in ("score", "weight") if name in rows.columns]) != 1:
-        got = ", ".join(map(str, rows.columns[:12])) + hint("score", [*map(str, rows.columns)]) * (not known)
+        got = _columns(rows, "" if known else "score")
         raise DataError(
             f"expected columns date, ticker and one of score and weight in {source}, got {got}; a weight is the share "
             "of the equity that is to be held, a score the higher the better; give a row a day and ticker, or a row a "
@@ -146,16 +146,22 @@ def is_rows(frame: pd.DataFrame) -> bool:
 
 def _titled(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows under the titles that are read, whichever letters are capital; a symbol is a ticker."""
-    titles = {name: str(name).strip().lower() for name in rows.columns}
-    titles = {name: "ticker" if title == "symbol" else title for name, title in titles.items()}
-    return rows.rename(columns=titles) if len({*titles.values()}) == len(titles) else rows
+    lower = [str(name).strip().lower() for name in rows.columns]
+    titles = ["ticker" if title == "symbol" else title for title in lower]
+    return rows.set_axis(titles, axis=1) if len({*titles}) == len(titles) else rows
+
+
+def _columns(rows: pd.DataFrame, lacking: str) -> str:
+    """Return the first columns, and that which one that is lacking may be meant by, in words."""
+    names = [str(name) for name in rows.columns]
+    return ", ".join(names[:12]) + (hint(lacking, names) if lacking else "")
 
 
 def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.DataFrame:
     """Return `date`, `ticker` and some columns of numbers. Raises DataError for rows that do not tell them."""
     columns = ("date", "ticker", *numbers)
     if lacking := [name for name in columns if name not in rows.columns]:
-        got = ", ".join(map(str, rows.columns[:12])) + hint(lacking[0], [str(name) for name in rows.columns])
+        got = _columns(rows, lacking[0])
         raise DataError(f"expected columns {', '.join(columns)} in {source}, got {got}; give a row a day and ticker")
     if pd.api.types.is_integer_dtype(rows["date"]):  # an empty column is of floats
         raise DataError(f"expected a date like 2014-11-10 in {source}, got {rows['date'].iloc[0]}; write them so")

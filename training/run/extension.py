@@ -118,5 +118,5 @@ def save_inherited(parent: RunLog, path: Path, market: Market) -> None:
         known = f"{'has' if len(others) == 1 else 'have'} other prices than {parent.name} knew"
         logger.warning("%s %s, %s the first", many(len(others), "ticker"), known, others[0])
     state = encode_state({"population": checkpoint.state["population"]})
-    given = {"run_id": parent.name, "config_hash": checkpoint.config_hash}
-    save_checkpoint(path / INHERITED, checkpoint.generation, state, **given)
+    generation, config_hash = checkpoint.generation, checkpoint.config_hash
+    save_checkpoint(path / INHERITED, generation, state, run_id=parent.name, config_hash=config_hash)

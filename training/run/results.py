@@ -284,10 +284,12 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
 def _learning(learning: Mapping[str, Any]) -> str:
     """Return the losses of the networks, what the elites earn, and their genes."""
     losses = (f"{name} {learning.get(f'{name}_loss', math.nan):.3f}" for name in LOSSES)
-    texts = [f"losses: {', '.join(losses)}" if "critic_loss" in learning else "not trained"]
-    texts.append(f"elites earned {_percent(learning['elite_profit_percent'])} an episode")
-    texts.append(f"price of risk {learning['risk']:.3f}, largest weight {learning['largest']:.2f}")
-    texts.append(f"exploration noise {learning['noise_scale']:.2f}")
+    texts = [
+        f"losses: {', '.join(losses)}" if "critic_loss" in learning else "not trained",
+        f"elites earned {_percent(learning['elite_profit_percent'])} an episode",
+        f"price of risk {learning['risk']:.3f}, largest weight {learning['largest']:.2f}",
+        f"exploration noise {learning['noise_scale']:.2f}",
+    ]
     if skipped := learning.get("skipped_updates", 0):
         texts.append(f"{skipped:,.0f} updates skipped")
     return "; ".join(texts)

@@ -96,10 +96,13 @@ class Session(Generic[Settings]):
     def saving(self, trainer: Trainer) -> Iterator[Callable[[dict[str, Any]], float]]:
         """Yield what records a generation and begins its checkpoint, and returns the seconds that it took from
         training."""
-        root, keep = self.run.path / CHECKPOINTS, self.settings.keep_checkpoints
-        names = {"run_id": self.run.name, "config_hash": self._hash}
-        writing = checkpoint_writer(root, **names, keep=keep, on_written=self._upload_checkpoint)
-        with writing as write:
+        with checkpoint_writer(
+            self.run.path / CHECKPOINTS,
+            run_id=self.run.name,
+            config_hash=self._hash,
+            keep=self.settings.keep_checkpoints,
+            on_written=self._upload_checkpoint,
+        ) as write:
 
             def save(record: dict[str, Any]) -> float:
                 self.run.append(record)
