@@ -14,6 +14,8 @@ from utils.tables import table
 logger = logging.getLogger(__name__)
 LISTED = 30
 """Rows of a list on the page; longer lists state their length."""
+_NOTES = 20
+"""Notes that are told."""
 
 
 def run_prepare(arguments: PrepareArguments) -> None:
@@ -48,12 +50,16 @@ def render(summary: PrepareSummary, source: Path) -> str:
     }
     traded = {"tickers": survey.traded.astype(float)}
     coverage = Chart("Tickers that trade, by session", survey.dates, traded, "{:,.0f}")
+    notes = summary.notes[:_NOTES]
+    if more := len(summary.notes) - len(notes):
+        notes.append(f"and {more} notes more")
     return document(
         "data.html",
         f"Data: {summary.target.name}",
         facts=facts if summary.benchmark is None else facts | {"Benchmark": summary.benchmark.name},
         summary=summary,
         survey=survey,
+        notes=notes,
         chart=coverage,
         listed=LISTED,
     )

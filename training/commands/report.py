@@ -79,12 +79,8 @@ class ReportedRun:
     def differences(self) -> dict[Metric, Estimate]:
         """Return parts and differences of its champion's profit; unknown where they were not tested."""
         tests = self.results["verdict"]["percent_a_year"] if self.results else {}
-        return {
-            Metric(label, "% a year", 1): Estimate(tests[key]["mean"], *tests[key]["interval"])
-            if key in tests
-            else Estimate(None)
-            for key, label in DIFFERENCES.items()
-        }
+        shown = {label: tests.get(key, {"mean": None, "interval": ()}) for key, label in DIFFERENCES.items()}
+        return {Metric(label, "% a year", 1): Estimate(one["mean"], *one["interval"]) for label, one in shown.items()}
 
     @property
     def data(self) -> str:

@@ -248,6 +248,10 @@ def render(evaluation: Evaluation) -> str:
         monthly_returns(evaluation.dates, evaluation.equity[name])
         for name in (evaluation.judged, evaluation.played.benchmark)
     )
+    earned = (
+        f"{name} {number(evaluation.policies[name]['return'].value, 1, is_signed=True)} %"
+        for name in (*evaluation.earned, evaluation.played.benchmark)
+    )
     return document(
         "page.html",
         evaluation.title,
@@ -256,8 +260,14 @@ def render(evaluation: Evaluation) -> str:
         metrics=METRICS,
         limit=TAIL,
         facts=_facts(evaluation),
-        earned=[*evaluation.earned, evaluation.played.benchmark],
-        headline=evaluation.headline if evaluation.config.data is not None else "",
+        told={
+            "headline": evaluation.headline if evaluation.config.data is not None else "",
+            "warning": " ".join(evaluation.warnings),
+            "sentence": evaluation.finding,
+            "earned": "" if evaluation.never_traded else f"{', '.join(earned)} after costs.",
+            "evidence": evaluation.evidence_sentence,
+            "networks": evaluation.untrained and f"Networks: {evaluation.untrained}.",
+        },
         alike=(EQUAL, BENCHMARK, PLAIN_MOMENTUM, INDEX),
         months=month_abbr[1:],
         monthly=[
