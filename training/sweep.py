@@ -236,25 +236,26 @@ def outcome_of(folder: Path, plan: SweepPlan, first_seed: int, study: Study) -> 
         raise ConfigError(f"expected a trial that ends, got {len(tried)} that failed, the first: {tried[0]['error']}")
     best = max(complete, key=lambda one: float(one["value"]))
     shown = [one for one in tried if one["state"] != "fail"]
-    runs = [[folder / run_name(one["number"], first_seed + place) for place in range(plan.seeds)] for one in shown]
+    place, seeds = shown.index(best), range(first_seed, first_seed + plan.seeds)
+    runs = [[folder / run_name(one["number"], seed) for seed in seeds] for one in shown]
     champion, held = _daily_returns(runs)
     # Means over seeds: the return of an account split evenly among them.
     excess = np.nanmean(champion - held, axis=1)
     deviation = excess.std(axis=1, ddof=1)
     ratios = np.divide(excess.mean(axis=1), deviation, out=np.zeros(len(shown)), where=deviation > 1e-12)
     threshold = expected_maximum(float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0, len(shown))
-    median_run = runs[shown.index(best)][best["profits"].index(statistics.median_low(best["profits"]))]
+    median_run = runs[place][best["profits"].index(statistics.median_low(best["profits"]))]
     return {
         "sweep": folder.name,
         "trials": plan.trials,
-        "seeds": [first_seed + place for place in range(plan.seeds)],
+        "seeds": [*seeds],
         "space": plan.space,
         "best": best,
         # PBO of all trials' daily profits. Their sum is monotone in the profit that trials are compared by.
         "overfitting_probability": overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
         # Probability that the best trial's true Sharpe ratio over the benchmark is above that of the best of all trials
         # without skill, which follows per year.
-        "deflated_sharpe": probabilistic_sharpe_ratio(excess[shown.index(best)], threshold),
+        "deflated_sharpe": probabilistic_sharpe_ratio(excess[place], threshold),
         "expected_best_sharpe": YEAR_ROOT * threshold,
         # The verdict on the champion of its median seed, which allows for the number of trials.
         "sentence": results_of(median_run)["verdict"]["sentence"],

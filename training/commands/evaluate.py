@@ -133,12 +133,9 @@ def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:
 
 def _judging(config: Config, arguments: EvaluateArguments, stated: Collection[str] = ()) -> EvaluationConfig:
     """Return how it is judged: by the command's flags; those that are left out do not override what a file states."""
-    unless_given, flags = EvaluateArguments(), dict[str, Any]()
-    for name in JUDGING:
-        value = getattr(arguments, name)
-        if f"evaluation.{name}" not in stated or value != getattr(unless_given, name):
-            flags[name] = value
-    return dataclasses.replace(config.evaluation, **flags)
+    given, usual = vars(arguments), vars(EvaluateArguments())
+    flags = [name for name in JUDGING if f"evaluation.{name}" not in stated or given[name] != usual[name]]
+    return dataclasses.replace(config.evaluation, **{name: given[name] for name in flags})
 
 
 def _command(arguments: EvaluateArguments) -> str:

@@ -104,7 +104,6 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         folds.append(FoldResult(run.name, days, run.generation, played.curves[CHAMPION].mean_return_percent))
         results.append(played)
         evidence.append(run.evidence)
-    again = ("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
     return Evaluation(
         name=path.name,
         split="walk-forward",
@@ -112,7 +111,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         market=run.market,
         played=PlayedPolicies.joined(results),
         trials=1,
-        command=command_line(*again),
+        command=command_line("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name),
         folds=folds,
         evidence=evidence,
     )

@@ -93,8 +93,7 @@ class BandRule:
 
     def policy(self, risk: Tensor) -> Policy:
         """Return what it holds."""
-        followed = numbers_of([self], risk.device)
-        return by_band(self.forecasts(risk), followed["genes"], *(float(followed[n]) for n in ("shrink", "timing")))
+        return by_band(self.forecasts(risk), numbers_of([self], risk.device)["genes"], self.unit, self.timing)
 
 
 def numbers_of(rules: Sequence[BandRule], device: torch.device) -> dict[str, Any]:

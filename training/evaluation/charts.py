@@ -196,12 +196,14 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
 
 def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """Draw what is learned, from the records of metrics.jsonl: losses, what the elites earn, evidence and genes."""
-    specs = [(f"Loss: {name}", name, f"{name}_loss", note, "{:.3f}") for name, note in _LOSSES.items()]
-    note = "Mean of the elites over the training windows of the fitness, % of the capital."
-    specs.append(("Profit of an episode, %", "elites", "elite_profit_percent", note, _PERCENT))
-    note = "Of the champion's orders on training days, out of fold and net of costs."
-    specs.append(("Over the benchmark, % a year", "champion", "evidence_excess", note, _PERCENT))
-    specs += [(name.capitalize(), name, name, note, "{:.3f}") for name, note in _GENES.items()]
+    earned = "Mean of the elites over the training windows of the fitness, % of the capital."
+    orders = "Of the champion's orders on training days, out of fold and net of costs."
+    specs = [
+        *((f"Loss: {name}", name, f"{name}_loss", note, "{:.3f}") for name, note in _LOSSES.items()),
+        ("Profit of an episode, %", "elites", "elite_profit_percent", earned, _PERCENT),
+        ("Over the benchmark, % a year", "champion", "evidence_excess", orders, _PERCENT),
+        *((name.capitalize(), name, name, note, "{:.3f}") for name, note in _GENES.items()),
+    ]
     return [
         Chart(
             title,

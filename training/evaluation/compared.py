@@ -281,11 +281,12 @@ class Baselines:
 
     def _alike(self, judged: Played) -> dict[str, Any]:
         """Return active shares and correlations of an account."""
-        curves = {name: one.curves for name, one in self.beside_weights.items()} | self.index
+        beside = self.beside_weights
+        curves = {name: one.curves for name, one in beside.items()} | self.index
         daily = {name: curve.daily[0] for name, curve in curves.items()}
-        shares = {n: 0.5 * np.abs(judged.held - one.held).sum(axis=2).mean() for n, one in self.beside_weights.items()}
+        shares = {n: float(0.5 * np.abs(judged.held - one.held).sum(axis=2).mean()) for n, one in beside.items()}
         correlation = pd.DataFrame(daily).corrwith(pd.Series(judged.curves.daily[0])).to_dict()
-        return {"active_share": {n: float(share) for n, share in shares.items()}, "correlation": correlation}
+        return {"active_share": shares, "correlation": correlation}
 
     def _untraded(self, closes: Float64Array, exposure: float) -> EquityCurves:
         """Return an account that follows (D + 1,) closes without a trade."""

@@ -129,19 +129,18 @@ class Evaluation:
     def verdict(self) -> Verdict:
         played, judged, held = self.played, self.judged, self.played.benchmark
         daily = {name: curves.daily for name, curves in played.curves.items()}
-        exposure = {name: curves.exposure[0] for name, curves in played.curves.items()}
-        others = [name for name in daily if name not in {judged, held, *NEVER_BEST}]
-        if held == CASH:  # what needs no capital is no rival of those that are invested
-            others = []
-        invested = float(exposure[judged].mean())
+        exposure, of_benchmark = (played.curves[name].exposure[0] for name in (judged, held))
+        # What needs no capital is no rival of those that are invested.
+        others = [name for name in daily if held != CASH and name not in {judged, held, *NEVER_BEST}]
+        invested = float(exposure.mean())
         return verdict(
             daily[judged][0],
             daily[RANDOM],
             played.selection,
-            exposure[judged],
+            exposure,
             daily[held][0],
             trials=self.trials,
-            exposure_ratio=float(exposure[held].mean()) / invested if invested else math.inf,
+            exposure_ratio=float(of_benchmark.mean()) / invested if invested else math.inf,
             baselines={name: daily[name][0] for name in others},
             name=held,
         )
@@ -149,21 +148,21 @@ class Evaluation:
     @property
     def sentence(self) -> str:
         """Return the verdict in words, preceded by warnings and by the evidence from training days."""
-        return " ".join(part for part in (*self.warnings, self.evidence_sentence, self.finding) if part)
+        return " ".join(filter(None, (*self.warnings, self.evidence_sentence, self.finding)))
 
     @property
     def warnings(self) -> list[str]:
         """Return what the verdict begins with: that another portfolio was judged than is thought, and of a leak."""
-        return [text for text in (self.apart, self.suspicion) if text]
+        return [*filter(None, (self.apart, self.suspicion))]
 
     @property
     def finding(self) -> str:
         """Return the verdict in words, what is short before it, or that there is none of a policy that never traded."""
         weights = self.played.weights
         long, short = (float(side.clip(0).sum(axis=1).mean()) for side in (weights, -weights))
-        said = [f"It is {long:.0%} of its equity long and {short:.0%} short, in the mean."] if short >= _SHORT else []
-        said.append(self.never_traded or self.verdict.sentence)
-        return " ".join(said if self.null is None else (*said, self.null.sentence))
+        sizes = f"It is {long:.0%} of its equity long and {short:.0%} short, in the mean." if short >= _SHORT else ""
+        said = sizes, self.never_traded or self.verdict.sentence, self.null.sentence if self.null else ""
+        return " ".join(filter(None, said))
 
     @property
     def apart(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -32,8 +31,7 @@ _YEAR = 100 * metrics.TRADING_DAYS_PER_YEAR
 """From a daily share to percent per year."""
 
 
-@dataclass(frozen=True)
-class EquityCurves:
+class EquityCurves(NamedTuple):
     """P accounts over D days that begin with cash and go on; (P,) each but for the first two.
 
     Amounts are in currency units; NaN where an account holds no stocks of its own.
@@ -78,7 +76,7 @@ class EquityCurves:
     @classmethod
     def untraded(cls, equity: Float64Array, exposure: Float64Array, **known: Float64Array) -> Self:
         """Build from (P, D + 1) equity and (P, D) exposure, without what is not `known`."""
-        nothing = {f.name: np.full(len(equity), np.nan) for f in fields(cls)[2:]}
+        nothing = {name: np.full(len(equity), np.nan) for name in cls._fields[2:]}
         return cls(equity, exposure, **{**nothing, **known})
 
     @classmethod
@@ -88,13 +86,13 @@ class EquityCurves:
         equity = parts[0].equity[:, :1] * np.cumprod(
             np.concatenate((np.ones((len(growth), 1)), growth), axis=1), axis=1
         )
-        summed = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(cls)[2:]}
+        summed = {name: sum(getattr(part, name) for part in parts) for name in cls._fields[2:]}
         summed["largest"] = np.mean([part.largest for part in parts], axis=0)
         return cls(equity, np.concatenate([part.exposure for part in parts], axis=1), **summed)
 
     def one(self, place: int) -> EquityCurves:
         """Return one of the accounts."""
-        return EquityCurves(**{f.name: getattr(self, f.name)[place : place + 1] for f in fields(EquityCurves)})
+        return EquityCurves(*(values[place : place + 1] for values in self))
 
     @property
     def capital(self) -> float:

@@ -1,6 +1,7 @@
 """Policies from files: a function or class of a Python file, a model of Stable-Baselines3, a table, or the orders and
 fills of another backtester, which are executed again under the rules of this program."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -254,11 +255,12 @@ class GivenTrades:
         self.trades, self.setup = trades, setup
         table, market = trades.table(), setup.market
         self.has_prices = bool(table["price"].notna().any())
-        fills_next = setup.portfolio.rules.fill == "next_open"
+        # Sessions from a decision to its fill.
+        self.late = int(setup.portfolio.rules.fill == "next_open")
         dates = market.dates.astype("datetime64[D]")
         session = np.searchsorted(dates, table["date"].to_numpy("datetime64[D]")).clip(max=len(dates) - 1)
         # An order is decided at the close of its date; a fill was decided on the session before.
-        decided = session - (self.has_prices and fills_next) - setup.first
+        decided = session - self.has_prices * self.late - setup.first
         place = {market.tickers[column]: n for n, column in enumerate(market.investable_columns.tolist())}
         stock = table["ticker"].map(place)
         bars = market.data_array[session, market.investable_columns[stock.fillna(0).astype(int)]].astype(np.float64)
@@ -281,13 +283,14 @@ class GivenTrades:
     def _held(self, change: Float64Array) -> Any:
         """Add what is bought and sold on each day, (D, n); return the shares of each row, and note what is not held, or
         by far not paid for."""
-        done, held, rules = np.zeros(len(self.rows)), dict[int, float](), self.setup.portfolio.rules
+        done, held, rules = np.zeros(len(self.rows)), defaultdict[int, float](float), self.setup.portfolio.rules
         cash, invested, last = rules.initial_capital, 0.0, dict[int, float]()
         usable = self.rows[self.rows["reason"] == ""]
         # What is bought at a close may be sold at the same one.
         in_turn = usable.assign(sale=usable["amount"] < 0).sort_values(["decided", "sale"], kind="stable")
         for row in in_turn.itertuples():
-            stock, amount, owned = int(row.stock), float(row.amount), held.get(int(row.stock), 0.0)
+            stock, amount = int(row.stock), float(row.amount)
+            owned = held[stock]
             invested += owned * (row.at - last.get(stock, row.at))
             last[stock] = row.at
             if self.has_prices and amount * row.at > cash + _CREDIT * max(rules.initial_capital, cash + invested):
@@ -317,8 +320,7 @@ class GivenTrades:
             said.append(f"{share} were not done as claimed, see refused.csv: {count:,} {reason}{more}.")
         if self.has_prices:
             done, quotes = self.rows[self.rows["amount"] != 0], self.setup.portfolio.quotes
-            fills_next = self.setup.portfolio.rules.fill == "next_open"
-            prices, day = quotes.open if fills_next else quotes.close, done["decided"] + self.first + int(fills_next)
+            prices, day = quotes.open if self.late else quotes.close, done["decided"] + self.first + self.late
             here = prices.cpu().numpy()[day, done["stock"].astype(int)]
             better = float(np.nansum(done["amount"] * (here - done["price"])))
             profit = float(played.curves.equity[0, -1] - played.curves.capital) + better

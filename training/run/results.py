@@ -117,8 +117,9 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     # Both before judging, which would look like growth.
     _draw_progress(run, config)
     profiler = get_profiler()
-    how = {"all_phases": profiler.is_reporting, "shows_objects": config.memory_report != "off"}
-    logger.info("%s", profiler.analysis(**how), extra=FILE_ONLY)
+    shows_objects = config.memory_report != "off"
+    trend = profiler.analysis(all_phases=profiler.is_reporting, shows_objects=shows_objects)
+    logger.info("%s", trend, extra=FILE_ONLY)
     logger.info("judging the champion against its baselines")
     evaluation = judge_training(trainer, config, run.path)
     trainer.safe_point()
