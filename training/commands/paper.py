@@ -199,29 +199,29 @@ def run_replay(arguments: PaperReplayArguments) -> None:
 
 def _sessions(account: Account, arguments: PaperReplayArguments) -> range:
     """Return the days to walk; those of the holdout are entered into the ledger."""
-    dates, splits = account.market.dates.astype("datetime64[D]").astype(str), account.market.splits
+    date, last, splits = account.book.date, len(account.market.dates) - 1, account.market.splits
     begin = splits.validation.first if arguments.from_ is None else session(arguments.from_, account.market, "--from")
-    end = splits.validation.last if begin <= splits.validation.last else len(dates) - 1
+    end = splits.validation.last if begin <= splits.validation.last else last
     end = end if arguments.to is None else session(arguments.to, account.market, "--to")
     days = range(begin, end + 1)
     if len(days) < 2:
         raise ConfigError(
-            f"expected two sessions or more from {dates[0]} to {dates[-1]}, got {dates[begin]} to {dates[end]}"
+            f"expected two sessions or more from {date(0)} to {date(last)}, got {date(begin)} to {date(end)}"
         )
     if splits.holdout.days and days[0] <= splits.holdout.last and days[-1] >= splits.holdout.first:
         require_spent(arguments.spend_look)
-        _enter(account, dates[days[0]], dates[days[-1]])
+        _enter(account, date(begin), date(end))
     return days
 
 
 def _replay(account: Account, days: range) -> str:
     """Walk days; say what was earned, what was doubtful, the result of the comparison, and the path of the page."""
-    dates = account.market.dates.astype("datetime64[D]").astype(str)
+    first, last = account.book.date(days[0]), account.book.date(days[-1])
     folder, opening = account.path / REPLAY, {**account.journal.opening}
     with new_directory(folder) as fresh:
         for name in (account.decider.file, MARKET):
             shutil.copy2(account.path / name, fresh / name)
-        Journal.create(fresh / JOURNAL, opening | {"venue": "paper", "start": dates[days[0]]})
+        Journal.create(fresh / JOURNAL, opening | {"venue": "paper", "start": first})
 
     def replayed(day: int, journal: Journal, walked: Portfolio | None = None) -> Account:
         """Return the account of the replay after a session."""
@@ -238,7 +238,7 @@ def _replay(account: Account, days: range) -> str:
         filled = sum(len(session["fills"]) for session in sessions)
         earned, held = (sessions[-1][name] / sessions[0][name] - 1 for name in ("equity", "benchmark"))
         return (
-            f"{account.name} on {many(len(days), 'session')}, {dates[days[0]]} to {dates[days[-1]]}: {earned:+.2%}, "
+            f"{account.name} on {many(len(days), 'session')}, {first} to {last}: {earned:+.2%}, "
             f"its benchmark {held:+.2%}; {filled} fills\n"
             f"{_doubts(journal)}"
             f"{parity_sentence(today, played)}\n"

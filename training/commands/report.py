@@ -158,11 +158,7 @@ def render(runs: Sequence[ReportedRun]) -> str:
         facts={run.name: f"{run.data}, validation {run.days}" for run in runs},
         titles=["Setting", *(run.name for run in runs)],
         results=[
-            {
-                "Run": run.name,
-                "Champion of generation": run.results["champion_generation"],
-                **run.measures,
-            }
+            {"Run": run.name, "Champion of generation": run.results["champion_generation"], **run.measures}
             for run in judged
         ],
         costs=[
@@ -171,9 +167,7 @@ def render(runs: Sequence[ReportedRun]) -> str:
                 "Generations": f"{len(run.records)} of {run.config.generations}",
                 "Agents": run.config.evolution.population_size,
                 Metric("Time", "seconds", 1): Estimate(run.seconds),
-                Metric("Per generation", "seconds", 2): Estimate(
-                    run.seconds / len(run.records) if run.records else None
-                ),
+                Metric("Per generation", "seconds", 2): Estimate(run.seconds / max(1, len(run.records)) or None),
                 Metric("Peak memory", "MiB", 0): Estimate(run.summary.get("peak_rss_mb")),
                 "Device": run.summary.get("device") or run.config.device,
                 "Threads": run.config.threads,
