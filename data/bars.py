@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from utils.arrays import Float64Array, Int64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.config.settings import hint
 from utils.errors import DataError, first_line
 
@@ -145,7 +145,7 @@ class LongBars:
             yield Part(_day_numbers(batch["date"]), codes, texts, prices, volume, further)
 
 
-def has_price_outlier(prices: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+def has_price_outlier(prices: Float32Array) -> BoolArray:
     """Return which bars of (4, rows) prices have one that is more than five times another one."""
     with np.errstate(all="ignore"):  # a missing or infinite price is a fault of its own
         return np.asarray(prices.max(axis=0) > LARGEST_RATIO * prices.min(axis=0))

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from data.bars import EARLIEST, latest_day
 from data.prepare.files import TOO_MANY, read_table
 from data.prepare.layout import UnclearFileError, UnusableFileError, role_of
 from data.prepare.rows import require_one_bar_a_day, rows_of, settle
-from utils.arrays import Float64Array
+from utils.arrays import DateArray, Float64Array
 from utils.config.prepare import Choices
 from utils.errors import DataError
 
@@ -19,7 +18,7 @@ LONGEST_GAP_DAYS = 31
 """Days for which a close stays valid, enough for monthly ones."""
 
 
-def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
+def read_benchmark(path: Path, dates: DateArray) -> Float64Array:
     """Return the last close on or before each of the (days,) dates; NaN outside the file's dates and in its gaps.
 
     Raises `DataError` as `read_closes`.

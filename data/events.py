@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from utils.arrays import BoolArray
 from utils.errors import DataError, first_line
 from utils.runs.durable import new_file
 
@@ -157,7 +158,7 @@ class Readjustment:
     """By which earlier prices were multiplied; 1 where they were not."""
     bars: int
     """The first bars, to which it applies; the later ones are as they were."""
-    revised: NDArray[np.bool_]
+    revised: BoolArray
     """(bars,) that changed otherwise."""
 
 
@@ -167,7 +168,7 @@ def readjustment(before: Floats, now: Floats) -> Readjustment:
     with np.errstate(divide="ignore", invalid="ignore"):
         quotient = now.astype(np.float64) / before
 
-    def differs(ratio: float, error: float = 0.0) -> NDArray[np.bool_]:
+    def differs(ratio: float, error: float = 0.0) -> BoolArray:
         # A vendor's decimals round the product, and the ratio is measured on such; other prices are not rounded anew.
         least = ratio * steps[0] + steps[1] if ratio != 1 else 0.0
         near = np.isclose(now, ratio * before.astype(np.float64), rtol=ROUNDING + error, atol=least, equal_nan=True)

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from utils.arrays import Float32Array, Float64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.config.fuel_breaks import TileConfig
 from utils.errors import DataError
 
@@ -75,8 +75,8 @@ class Landscape:
     elevation_m: Float32Array
     canopy_cover_percent: Float32Array
     fuel_model: NDArray[np.uint8]  # codes of `data.fuel_breaks`
-    valid: NDArray[np.bool_]
-    burnable: NDArray[np.bool_]  # valid cells whose fuel model burns
+    valid: BoolArray
+    burnable: BoolArray  # valid cells whose fuel model burns
     cell_size_m: float
 
     def __post_init__(self) -> None:

@@ -10,7 +10,6 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
@@ -38,7 +37,7 @@ from data.features.nine import (
     normalization_stats,
 )
 from data.universe import read_universe
-from utils.arrays import Float32Array, Float64Array, Int64Array
+from utils.arrays import BoolArray, DateArray, Float32Array, Float64Array, Int64Array
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
 from utils.errors import DataError
 from utils.memory.guard import require_memory
@@ -115,10 +114,10 @@ class StockDataLoader:
         self._investable: Path | Sequence[str] | None = Path(investable) if investable else None
         self._frame: pd.DataFrame | None = None
         self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
-        self.dates: npt.NDArray[np.datetime64] = np.empty(0, dtype="datetime64[D]")
+        self.dates: DateArray = np.empty(0, dtype="datetime64[D]")
         self.tickers: list[str] = []
         self.investable_columns: Int64Array = np.empty(0, dtype=np.int64)
-        self.members: npt.NDArray[np.bool_] | None = None
+        self.members: BoolArray | None = None
         self.volume: Float32Array | None = None
         self.columns: dict[str, Float32Array] = {}
         self.quality = DataQuality(0, 0, 0, 0, 0, 0)
@@ -287,7 +286,7 @@ class StockDataLoader:
             )
 
 
-def _require_volume(volume: Float32Array, traded: npt.NDArray[np.bool_]) -> None:
+def _require_volume(volume: Float32Array, traded: BoolArray) -> None:
     """Warn of bars without a known volume, both (days, n) of investable tickers; `DataError` if none is known."""
     total, unknown = int(traded.sum()), int((traded & np.isnan(volume)).sum())
     lack = f"volume that is missing, infinite or negative in {unknown} of {total} investable rows"

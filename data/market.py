@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.bars import SECTOR, VOLUME
 from data.features import library, path, peers, seasons  # noqa: F401  # they add to the catalogue
@@ -19,6 +18,7 @@ from data.features.nine import CLOSE, NormalizationStats
 from data.features.wide import WideBars
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
+from utils.arrays import BoolArray, DateArray, Float32Array, Int64Array
 from utils.config.trader import DataConfig, EnvironmentConfig
 
 logger = logging.getLogger(__name__)
@@ -33,23 +33,23 @@ _MOST_STOCKS = 256
 class Market:
     """Daily data of all columns, the columns that may be bought, and the splits of the days."""
 
-    data_array: NDArray[np.float32]
+    data_array: Float32Array
     """(days, columns, 9), NaN where a stock has no bar."""
-    dates: NDArray[np.datetime64]
+    dates: DateArray
     tickers: list[str]
-    investable_columns: NDArray[np.int64]
+    investable_columns: Int64Array
     splits: Splits
     stats: NormalizationStats
     input_clip: float
-    volume: NDArray[np.float32] | None = None
+    volume: Float32Array | None = None
     """(days, columns) shares traded, NaN where unknown; None where the data have none."""
-    members: NDArray[np.bool_] | None = None
+    members: BoolArray | None = None
     """(days, columns) of a universe that changes: whether a stock may be bought by a decision of the day; None: all."""
-    columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    columns: Mapping[str, Float32Array] = field(default_factory=dict)
     """(days, columns) further columns of the data by name, NaN where unknown."""
     features: tuple[Feature, ...] = ()
     """What agents may read besides past returns."""
-    alike: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    alike: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Columns that move about as much as stocks that may be bought: taken for stocks, as no currency or rate is. Of a
     large market some of them."""
     own_features: str = ""
@@ -62,12 +62,12 @@ class Market:
     """File that it is read from, beside which splits and dividends are named."""
 
     @property
-    def close(self) -> NDArray[np.float32]:
+    def close(self) -> Float32Array:
         """(days, investable) closes, NaN where there is no bar."""
         return self.data_array[:, self.investable_columns, CLOSE]
 
     @property
-    def stock_columns(self) -> NDArray[np.int64]:
+    def stock_columns(self) -> Int64Array:
         """Columns that inputs compare and formulas learn from: those that may be bought, then others like them."""
         return np.concatenate((self.investable_columns, np.setdiff1d(self.alike, self.investable_columns)))
 
@@ -88,12 +88,12 @@ class Market:
         """Return what a copy in another process needs."""
         return {name: value for name, value in vars(self).items() if name != "memo"}
 
-    def wide(self, columns: NDArray[np.int64] | None = None, stop: int | None = None) -> WideBars:
+    def wide(self, columns: Int64Array | None = None, stop: int | None = None) -> WideBars:
         """Return the bars of some columns, by default all, up to a day, that one excluded."""
         tickers = self.tickers if columns is None else [self.tickers[column] for column in columns]
         return WideBars(self.data_array, self.dates[:stop], tickers, self.volume, self.columns, columns)
 
-    def map_cells(self, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Market:
+    def map_cells(self, change: Callable[[Float32Array], Float32Array]) -> Market:
         """Return the market with every (days, columns, ...) array changed alike; its dates and tickers stay."""
         return replace(
             self,
@@ -102,12 +102,12 @@ class Market:
             columns={name: change(values) for name, values in self.columns.items()},
         )
 
-    def without(self, gone: NDArray[np.bool_]) -> Market:
+    def without(self, gone: BoolArray) -> Market:
         """Return the market without the bars of these (days, columns) cells."""
         return self.map_cells(lambda values: np.where(gone if values.ndim == 2 else gone[..., None], np.nan, values))
 
     @property
-    def extra_columns(self) -> dict[str, NDArray[np.float32]]:
+    def extra_columns(self) -> dict[str, Float32Array]:
         """Volume, if the data have it, and the further columns, (days, columns) each by name."""
         return {**({} if self.volume is None else {VOLUME: self.volume}), **self.columns}
 
@@ -116,7 +116,7 @@ def span_of(market: Market, first: int, last: int) -> Market:
     """Return the days from `first` to `last` of a market; those that it does not have yet have no bars."""
     lacking = max(0, last + 1 - len(market.dates))
 
-    def part(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def part(values: Float32Array) -> Float32Array:
         days, widths = values[first : last + 1], [(0, lacking), *[(0, 0)] * (values.ndim - 1)]
         return np.pad(days, widths, constant_values=np.nan) if lacking else days
 
@@ -170,13 +170,13 @@ def with_features(market: Market) -> Market:
     return replace(market, features=(*built_in, *of_user, *of_events), alike=alike)
 
 
-def _usual_move(close: NDArray[np.float32]) -> float:
+def _usual_move(close: Float32Array) -> float:
     """Return the median size of the log returns of a column that are not 0; 0 where there is none."""
     moves = np.abs(np.diff(np.log(close[np.isfinite(close)].astype(np.float64))))
     return float(np.median(moves[moves > 0])) if (moves > 0).any() else 0.0
 
 
-def _is_event(values: NDArray[np.float32]) -> bool:
+def _is_event(values: Float32Array) -> bool:
     """Tell whether most of (days, columns) values are 0, and not all."""
     known = np.isfinite(values)
     return 0 < 2 * int((known & (values != 0)).sum()) < int(known.sum())

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.bars import VOLUME
 from data.events import explaining, price_step, read_events
 from data.features.nine import CLOSE, PRICES, NormalizationStats, normalization_stats
 from data.market import Market, with_features
 from data.splits import Span, Splits
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.errors import DataError
 from utils.tables import listed, many
 
@@ -238,7 +238,7 @@ def _known_day(market: Market, record: MarketRecord) -> int:
     return int(np.searchsorted(market.dates, np.datetime64(record.known_to, "D")))
 
 
-def _bars(market: Market, column: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _bars(market: Market, column: int, last: int) -> tuple[Int64Array, Float64Array]:
     """Return days and (bars, 4) prices of a ticker's bars on days 0..`last`."""
     prices = market.data_array[: last + 1, column, list(PRICES)]
     has_bar = np.isfinite(prices).all(axis=1)
@@ -246,13 +246,13 @@ def _bars(market: Market, column: int, last: int) -> tuple[NDArray[np.int64], ND
     return days, prices[has_bar].astype(np.float64)
 
 
-def _weights(days: NDArray[np.int64]) -> NDArray[np.float64]:
+def _weights(days: Int64Array) -> Float64Array:
     """Return (3, bars, 4) weights of the prices of some days, of which the first are 1."""
     phase = days[:, None] + np.arange(4.0)
     return np.stack((np.ones_like(phase), np.sin(1.7 * phase), np.sin(2.3 * phase**1.5)))
 
 
-def _sketch(days: NDArray[np.int64], prices: NDArray[np.float64]) -> list[float]:
+def _sketch(days: Int64Array, prices: Float64Array) -> list[float]:
     """Return sums of the logarithms of prices under several weights.
 
     A common factor moves each of them by its logarithm times the sum of the weights; nothing else does.
@@ -260,7 +260,7 @@ def _sketch(days: NDArray[np.int64], prices: NDArray[np.float64]) -> list[float]
     return list((_weights(days) * np.log(prices)).sum(axis=(1, 2)).tolist())
 
 
-def _ratio(days: NDArray[np.int64], prices: NDArray[np.float64], before: list[float], until: float = math.inf) -> float:
+def _ratio(days: Int64Array, prices: Float64Array, before: list[float], until: float = math.inf) -> float:
     """Return the ratio of prices before a day, and of no others, to those of a sketch; NaN where there is none."""
     is_moved = days < until
     if not is_moved.any():
@@ -320,7 +320,7 @@ def _known_features(market: Market, record: MarketRecord, owner: str) -> Market:
     )
 
 
-def _is_traded(data_array: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _is_traded(data_array: Float32Array) -> BoolArray:
     """Return (days,) whether any ticker has a bar."""
     return np.asarray(np.isfinite(data_array[:, :, PRICES[0]]).any(axis=1))
 

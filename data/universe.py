@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from utils.arrays import Int64Array
+from utils.arrays import BoolArray, DateArray, Int64Array
 from utils.config.settings import hint
 from utils.errors import DataError, first_line
 
@@ -18,8 +17,8 @@ _DATED = ["ticker", "from", "to"]
 
 
 def read_universe(
-    wanted: Path | Sequence[str] | None, tickers: Sequence[str], dates: npt.NDArray[np.datetime64]
-) -> tuple[Int64Array, npt.NDArray[np.bool_] | None]:
+    wanted: Path | Sequence[str] | None, tickers: Sequence[str], dates: DateArray
+) -> tuple[Int64Array, BoolArray | None]:
     """Return the sorted columns of the wanted tickers, of all without a list, and (days, columns) members of a day.
 
     A file has one ticker per line; empty lines and comments after a # are ignored. With the header `ticker,from,to` it

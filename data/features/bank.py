@@ -11,9 +11,8 @@ from typing import Self, TypeVar
 import numpy as np
 import pandas as pd
 import scipy  # submodules, which take a second to import, are loaded when they are used
-from numpy.typing import NDArray
 
-from utils.arrays import Float32Array, Float64Array, in_order
+from utils.arrays import BoolArray, Float32Array, Float64Array, in_order
 
 FloatArray = TypeVar("FloatArray", Float32Array, Float64Array)
 HALF_LIVES = tuple(2**power for power in range(8))
@@ -96,7 +95,7 @@ def multi_scale_bank(close: Float32Array, market: MarketSeries | None = None) ->
     return bank
 
 
-def _log_volatility(returns: Float64Array, is_move: NDArray[np.bool_]) -> tuple[Float64Array, NDArray[np.bool_]]:
+def _log_volatility(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Array, BoolArray]:
     """Return the logarithm of the volatility of (days, n) returns, and where there is one."""
     weight = exponential_mean(is_move.astype(np.float64), _VOLATILITY_HALF_LIFE)
     is_known = weight > 0
@@ -106,12 +105,12 @@ def _log_volatility(returns: Float64Array, is_move: NDArray[np.bool_]) -> tuple[
     return np.log(np.maximum(variance, _LEAST_VOLATILITY**2)) / 2, is_known
 
 
-def has_return(close: Float32Array) -> NDArray[np.bool_]:
+def has_return(close: Float32Array) -> BoolArray:
     """Return (days, n) whether a stock has a bar on a day and had one before, from closes."""
     has_bar = np.isfinite(close)
     had_bar = np.zeros_like(has_bar)
     had_bar[1:] = np.logical_or.accumulate(has_bar, axis=0)[:-1]
-    both: NDArray[np.bool_] = has_bar & had_bar
+    both: BoolArray = has_bar & had_bar
     return both
 
 

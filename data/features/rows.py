@@ -8,12 +8,11 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features.forms import FeatureInputs
 from data.market import Market
-from utils.arrays import Float32Array
+from utils.arrays import BoolArray, Float32Array
 
 Blocks = Iterator[tuple[slice, Float32Array]]
 """Stocks, and their (days, stocks, inputs)."""
@@ -38,7 +37,7 @@ class InputRows:
     has_bar: Tensor
     """(days, n) bool."""
 
-    def __init__(self, days: slice, has_bar: NDArray[np.bool_], inputs: int, shared: Sequence[int] = ()) -> None:
+    def __init__(self, days: slice, has_bar: BoolArray, inputs: int, shared: Sequence[int] = ()) -> None:
         """Allocate the rows of (all days, n) bars on these days; `shared` are the places of inputs."""
         self.days, self.inputs = days, inputs
         bars = has_bar[days]

@@ -11,11 +11,10 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import scipy  # submodules, which take a second to import, are loaded when they are used
-from numpy.typing import NDArray
 
 from data.features.catalogue import register
 from data.features.wide import WideBars
-from utils.arrays import Float64Array
+from utils.arrays import DateArray, Float64Array, Int64Array
 
 _PRIOR = 60
 """Sessions of no return that count beside those of a stock."""
@@ -27,7 +26,7 @@ _TURN = (1, 3)
 """Last and first sessions of a month that are its turn (Lakonishok and Smidt 1988, "Are seasonal anomalies real?")."""
 
 
-def _seasonal(bars: WideBars, season_of: Callable[[pd.DatetimeIndex], NDArray[np.int64]]) -> pd.DataFrame:
+def _seasonal(bars: WideBars, season_of: Callable[[pd.DatetimeIndex], Int64Array]) -> pd.DataFrame:
     """Return the shrunk mean of a stock's returns in the season of the next session, as far as they are known."""
     close, dates = bars.close, pd.DatetimeIndex(bars.dates)
     returns = bars.log_returns.to_numpy()
@@ -58,26 +57,26 @@ def _next_sessions(dates: pd.DatetimeIndex) -> pd.DatetimeIndex:
     return dates + pd.to_timedelta(np.array(ahead)[dates.day_of_week], unit="D")
 
 
-def seasons_ahead(name: str, dates: NDArray[np.datetime64]) -> NDArray[np.int64]:
+def seasons_ahead(name: str, dates: DateArray) -> Int64Array:
     """Return the season of the session after each of some days, of `SEASONS`."""
     return SEASONS[name](_next_sessions(pd.DatetimeIndex(dates)))
 
 
-def _weekday(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
+def _weekday(dates: pd.DatetimeIndex) -> Int64Array:
     return np.asarray(dates.day_of_week)
 
 
-def _month(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
+def _month(dates: pd.DatetimeIndex) -> Int64Array:
     return np.asarray(dates.month)
 
 
-def _half_of_month(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
+def _half_of_month(dates: pd.DatetimeIndex) -> Int64Array:
     """Tell of dates whether they are among the first 15 days of a month (Ariel 1987, "A monthly effect in stock
     returns")."""
     return np.asarray(dates.day <= 15, dtype=np.int64)
 
 
-def _turn_of_month(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
+def _turn_of_month(dates: pd.DatetimeIndex) -> Int64Array:
     """Tell of dates whether they are among the last and first weekdays of a month."""
     day, month = dates.to_numpy().astype("datetime64[D]"), dates.to_numpy().astype("datetime64[M]")
     left = np.busday_count(day, (month + 1).astype("datetime64[D]"))
@@ -85,7 +84,7 @@ def _turn_of_month(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
     return np.asarray((left <= _TURN[0]) | (gone < _TURN[1]), dtype=np.int64)
 
 
-SEASONS: dict[str, Callable[[pd.DatetimeIndex], NDArray[np.int64]]] = {
+SEASONS: dict[str, Callable[[pd.DatetimeIndex], Int64Array]] = {
     "favourite weekday": _weekday,
     "favourite month": _month,
     "favourite half of the month": _half_of_month,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from data.features.nine import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN
+from utils.arrays import DateArray, Float32Array, Int64Array
 from utils.config.settings import hint
 from utils.errors import DataError
 
@@ -23,15 +23,15 @@ class WideBars:
     Values are NaN where there is none. Frames are made anew each time: changing one changes nothing else.
     """
 
-    data_array: NDArray[np.float32]
+    data_array: Float32Array
     """(days, columns, 9), of which days up to the last date are read."""
-    dates: NDArray[np.datetime64]
+    dates: DateArray
     tickers: Sequence[str]
-    shares: NDArray[np.float32] | None = None
+    shares: Float32Array | None = None
     """(days, columns) traded; None where the data have no volume."""
-    columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    columns: Mapping[str, Float32Array] = field(default_factory=dict)
     """(days, columns) further columns of the data by name."""
-    places: NDArray[np.int64] | None = None
+    places: Int64Array | None = None
     """Column of each ticker; None: all in order. Nothing is copied before a frame is made."""
 
     @property
@@ -95,7 +95,7 @@ class WideBars:
         assert 0 <= place < NUM_FEATURES
         return self._frame(self.data_array[:, :, place])
 
-    def _frame(self, values: NDArray[np.float32]) -> pd.DataFrame:
+    def _frame(self, values: Float32Array) -> pd.DataFrame:
         values = values[: len(self.dates)]
         values = values if self.places is None else values[:, self.places]
         days, tickers = self._axes

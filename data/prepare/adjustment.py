@@ -10,11 +10,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from data.prepare.layout import PRICES, STANDARD, role_of
 from data.prepare.text import date_of
-from utils.arrays import Float64Array, Int64Array
+from utils.arrays import BoolArray, Float64Array, Int64Array
 from utils.errors import DataError
 
 _SURE = 1 / 6
@@ -201,7 +200,7 @@ def _steps(rows: pd.DataFrame, name: str, is_settled: pd.Series | None) -> Float
 
 
 def adjust_for_events(
-    rows: pd.DataFrame, events: pd.DataFrame, is_settled: NDArray[np.bool_] | None = None
+    rows: pd.DataFrame, events: pd.DataFrame, is_settled: BoolArray | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return rows adjusted for events that their prices do not reflect yet, and what was done.
 
@@ -242,7 +241,7 @@ def adjust_for_events(
     return adjusted, notes
 
 
-def scaled(rows: pd.DataFrame, steps: Float64Array, is_settled: NDArray[np.bool_] | None = None) -> pd.DataFrame:
+def scaled(rows: pd.DataFrame, steps: Float64Array, is_settled: BoolArray | None = None) -> pd.DataFrame:
     """Return rows whose prices before each step, a logarithm, are multiplied by it, and volume the other way."""
     passed, codes = np.cumsum(steps), rows["ticker"].cat.codes.to_numpy()
     factor = np.exp(passed[np.searchsorted(codes, codes, side="right") - 1] - passed)

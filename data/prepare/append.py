@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
 from data.benchmark import read_closes
 from data.events import ROUNDING, readjustment
 from data.prepare.layout import PRICES, STANDARD, VALUES
 from data.prepare.text import date_of
+from utils.arrays import BoolArray, Float64Array
 from utils.errors import DataError
 
 
@@ -40,7 +40,7 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
 
 def with_new_events(
     old: pd.DataFrame, rows: pd.DataFrame, events: pd.DataFrame, first_days: pd.Series
-) -> tuple[pd.DataFrame, pd.Series, NDArray[np.bool_]]:
+) -> tuple[pd.DataFrame, pd.Series, BoolArray]:
     """Return `rows` whose old bars are adjusted for what came after them, which events are still to be applied, and to
     which rows they are not, (rows,).
 
@@ -112,7 +112,7 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
     )
 
 
-def _readjusted(before: NDArray[np.float64], now: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def _readjusted(before: Float64Array, now: Float64Array) -> Float64Array | None:
     """Return what all of a ticker's values were multiplied by, None where it is no single factor.
 
     Fewer than three distinct prices prove nothing: a single revised close looks the same.

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
+
+from utils.arrays import DateArray, Int64Array
 
 LARGE_LOG_MOVE, REVERSING_MOVE = 0.4, 0.22
 """Absolute log returns of a close that are suspicious, up by a half or down by a third, and that are if undone."""
@@ -28,9 +29,9 @@ class Survey:
 
     years: list[dict[str, str | float]]
     """By year: sessions, tickers, rows, and the percent of sessions on which a ticker of that year traded."""
-    dates: npt.NDArray[np.datetime64]
+    dates: DateArray
     """(sessions,)"""
-    traded: npt.NDArray[np.int64]
+    traded: Int64Array
     """(sessions,) tickers that traded."""
     gaps: list[Any]
     """`ticker`, the bars before and after (`first`, `last`) and the `sessions` between them."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from data.bars import PRICE_COLUMNS, VOLUME
@@ -17,7 +16,7 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.synthetic.kinds import oracle_scores, planted_kind, rule_scores
 from data.synthetic.law import OVERNIGHT_SHARE, VOLUME_STD, Bars, busyness, volume_level
-from utils.arrays import Float64Array
+from utils.arrays import DateArray, Float64Array
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 from utils.memory.guard import require_memory
 
@@ -45,7 +44,7 @@ class SyntheticMarket:
     close: Float64Array
     drift: Float64Array
     tickers: list[str]
-    dates: npt.NDArray[np.datetime64]
+    dates: DateArray
     stocks: int
     volume: Float64Array
 

@@ -18,12 +18,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from data.synthetic.kinds.drifts import BURSTS, MOMENTUM, Regimes
 from data.synthetic.kinds.nonlinear import RING
 from data.synthetic.law import PlantedKind, register, sum_ahead
-from utils.arrays import Float64Array
+from utils.arrays import Float64Array, Int64Array
 from utils.config.trader import SyntheticConfig
 
 LEAD_LAG = 15
@@ -34,7 +33,7 @@ LEAD_FACTOR_SHARE = 0.8
 """Share of a leader's variance that its followers answer to; the rest is its own."""
 
 
-def leader(loading: float, followers: Callable[[int], npt.NDArray[np.int64]]) -> PlantedKind:
+def leader(loading: float, followers: Callable[[int], Int64Array]) -> PlantedKind:
     """Return the law of a context column that leads some stocks.
 
     Args:
