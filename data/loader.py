@@ -59,12 +59,12 @@ _ABSURD_SHARE = 0.01
 class DataQuality:
     """Counts of rows read, masked and repaired, and of large moves and gaps; `line` defines each."""
 
-    rows: int
-    masked: int
-    empty: int
-    widened: int
-    large_moves: int
-    gaps: int
+    rows: int = 0
+    masked: int = 0
+    empty: int = 0
+    widened: int = 0
+    large_moves: int = 0
+    gaps: int = 0
 
     @property
     def repairs(self) -> int:
@@ -84,6 +84,14 @@ class DataQuality:
 class StockDataLoader:
     """Bars of many stocks in memory: `data_array`, `dates`, `tickers`, `investable_columns`, `volume`, `columns` and
     `quality`."""
+
+    data_array: Float32Array
+    tickers: list[str]
+    investable_columns: Int64Array
+    members: BoolArray | None
+    volume: Float32Array | None
+    columns: dict[str, Float32Array]
+    quality: DataQuality
 
     def __init__(
         self,
@@ -113,14 +121,7 @@ class StockDataLoader:
         self._sessions = np.array(sessions, dtype="datetime64[D]").astype(np.int64)
         self._investable: Path | Sequence[str] | None = Path(investable) if investable else None
         self._frame: pd.DataFrame | None = None
-        self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
         self.dates: DateArray = np.empty(0, dtype="datetime64[D]")
-        self.tickers: list[str] = []
-        self.investable_columns: Int64Array = np.empty(0, dtype=np.int64)
-        self.members: BoolArray | None = None
-        self.volume: Float32Array | None = None
-        self.columns: dict[str, Float32Array] = {}
-        self.quality = DataQuality(0, 0, 0, 0, 0, 0)
 
     @classmethod
     def from_frame(
@@ -177,8 +178,7 @@ class StockDataLoader:
                 f"{empty} empty ones of {bars.rows}; mend the file or raise --split.max-bad-row-share"
             )
         self._add_indicators(close, counts)
-        kinds = "masked", "empty", "widened", "large_moves", "gaps"
-        self.quality = DataQuality(bars.rows, *(counts[kind] for kind in kinds))
+        self.quality = DataQuality(bars.rows, **counts)
         del bars, close
         # The pool would keep the file's memory otherwise: a hundred MiB at full scale.
         pa.default_memory_pool().release_unused()

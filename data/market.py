@@ -112,16 +112,16 @@ class Market:
         return {**({} if self.volume is None else {VOLUME: self.volume}), **self.columns}
 
 
-def span_of(market: Market, first: int, last: int) -> Market:
-    """Return the days from `first` to `last` of a market; those that it does not have yet have no bars."""
+def days_up_to(market: Market, last: int) -> Market:
+    """Return the days of a market up to a last one; those that it does not have yet have no bars."""
     lacking = max(0, last + 1 - len(market.dates))
 
     def part(values: Float32Array) -> Float32Array:
-        days, widths = values[first : last + 1], [(0, lacking), *[(0, 0)] * (values.ndim - 1)]
+        days, widths = values[: last + 1], [(0, lacking), *[(0, 0)] * (values.ndim - 1)]
         return np.pad(days, widths, constant_values=np.nan) if lacking else days
 
     later = market.dates[-1] + np.arange(1, lacking + 1)
-    return replace(market.map_cells(part), dates=np.concatenate((market.dates, later))[first : last + 1])
+    return replace(market.map_cells(part), dates=np.concatenate((market.dates, later))[: last + 1])
 
 
 def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentConfig) -> Market:

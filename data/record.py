@@ -156,7 +156,7 @@ def data_fingerprint(market: Market) -> tuple[str, ...]:
     names change nothing; readjusted or rounded prices leave the days of rises; data with a few tickers more or less
     still share entries. Data with another first day count as different.
     """
-    dates = market.dates.astype("datetime64[D]").astype("<i8")
+    dates = market.dates.astype("<i8")
     whole, quarters = set[str](), set[str]()
     for column in range(len(market.tickers)):
         prices = market.data_array[:, column, list(PRICES)]
@@ -205,7 +205,7 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> dict[str,
     with that date.
     """
     ratios, texts, last = past_ratios(market, record), list[str](), _known_day(market, record)
-    dates = market.dates.astype("datetime64[D]").astype(str)
+    dates = market.dates.astype(str)
     named = read_events(market.source) if ratios else []
     for ticker, ratio in ratios.items():
         changes = [event for event in named if event.ticker == ticker and event.date <= dates[-1]]
@@ -242,7 +242,7 @@ def _bars(market: Market, column: int, last: int) -> tuple[Int64Array, Float64Ar
     """Return days and (bars, 4) prices of a ticker's bars on days 0..`last`."""
     prices = market.data_array[: last + 1, column, list(PRICES)]
     has_bar = np.isfinite(prices).all(axis=1)
-    days = market.dates[: last + 1][has_bar].astype("datetime64[D]").astype(np.int64)
+    days = market.dates[: last + 1][has_bar].astype(np.int64)
     return days, prices[has_bar].astype(np.float64)
 
 
@@ -295,8 +295,7 @@ def _known_columns(market: Market, record: MarketRecord, owner: str) -> Market:
     if new:
         logger.warning("left out: %s that the %s does not know: %s", many(len(new), "ticker"), owner, listed(new))
     columns = [column[ticker] for ticker in record.tickers]
-    idle = np.array(record.idle_days, dtype="datetime64[D]")
-    known = _is_traded(market.data_array[:, columns]) | np.isin(market.dates.astype("datetime64[D]"), idle)
+    known = _is_traded(market.data_array[:, columns]) | np.isin(market.dates.astype(str), record.idle_days)
     chosen = market.map_cells(lambda cells: cells[known][:, columns])
     return dataclasses.replace(chosen, dates=market.dates[known], tickers=list(record.tickers))
 
@@ -339,7 +338,7 @@ def _span(market: Market, owner: str, first: str, last: str) -> Span:
 def _fingerprints(market: Market, last: int, left_out: Collection[str]) -> list[str]:
     """Return a hash per ticker of its prices, volume, further columns, some left out, and dates on days 0..`last`."""
     further = [values for name, values in market.extra_columns.items() if name not in left_out]
-    dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
+    dates = market.dates[: last + 1].astype("<i8").tobytes()
     digests, days = [], slice(last + 1)
     for first in range(0, len(market.tickers), _BLOCK):  # a copy of all prices would be half of the market
         columns = slice(first, first + _BLOCK)

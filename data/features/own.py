@@ -22,7 +22,7 @@ import pandas as pd
 
 from data.features.catalogue import CATALOGUE
 from data.features.wide import WideBars
-from data.market import Market, span_of
+from data.market import Market, days_up_to
 from utils.arrays import DateArray, Float32Array
 from utils.errors import PACKAGES, ConfigError, DataError, LookAheadError, first_line
 
@@ -177,7 +177,7 @@ def audit_features(
                     "it draws at random or reads a clock; seed it, or leave that out"
                 )
         for last, future in zip(_audited_days(market.dates, rng), cycle(FUTURES), strict=False):
-            changed = span_of(as_is, 0, last) if future == "cut off" else with_future(as_is, last, future, rng)
+            changed = days_up_to(as_is, last) if future == "cut off" else with_future(as_is, last, future, rng)
             bars_then = changed.wide()
             for name, function in (read or (lambda: functions))().items():
                 _require_same(name, before[name][: last + 1], _values(name, function, bars_then), bars, future)

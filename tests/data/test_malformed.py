@@ -162,4 +162,4 @@ def test_data_beyond_free_memory_are_refused_before_they_are_allocated(monkeypat
     loader = StockDataLoader.from_frame(bars_frame())
     with refused("data to fit into 0 MiB of free memory, got 60 days x 3 tickers x 36 bytes = 0 MiB; reduce days"):
         loader.load_and_prepare()
-    assert loader.data_array.size == 0
+    assert not hasattr(loader, "data_array")

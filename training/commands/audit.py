@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from data.features.nine import PRICES, NormalizationStats
 from data.features.own import FUTURES, GAPS, with_future
 from data.loader import StockDataLoader
-from data.market import Market, span_of
+from data.market import Market, days_up_to
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from training.commands.table import AuditArguments
@@ -119,7 +119,7 @@ def known_on_day(
 ) -> Known:
     """Play an episode from `start`, observed by these statistics, up to a day; return what is known then."""
     last = start + rules.episode_steps
-    env = TradingEnvironment.on(dataclasses.replace(span_of(market, 0, last), stats=stats), rules)
+    env = TradingEnvironment.on(dataclasses.replace(days_up_to(market, last), stats=stats), rules)
     forecasts, played = agent.forecasts(market, slice(start, last + 1)), defaultdict[str, list[Any]](list)
     observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=start + rules.trading_days)
     while True:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.market import Market, span_of
+from data.market import Market, days_up_to
 from environment.account import Account as Ledger
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
@@ -98,7 +98,7 @@ class Account:
 
     def on(self, day: int, **changes: Any) -> Account:
         """Return the account after a session, as if it were the newest one, perhaps in another folder."""
-        return dataclasses.replace(self, market=span_of(self.market, 0, day), **changes)
+        return dataclasses.replace(self, market=days_up_to(self.market, day), **changes)
 
     def step(self, now: datetime | None = None, *, until: str = "") -> bool:
         """Take in new sessions, decide at the newest close and send the orders; tell whether anything was new.
@@ -170,7 +170,7 @@ class Account:
         rules = dataclasses.replace(self.config.env, initial_capital=float(opening["capital"]))
         days = len(self.market.dates)
         # The newest close needs a next day to decide for, of which nothing is known.
-        portfolio = Portfolio.on(span_of(self.market, 0, days), rules, benchmark=self.benchmark)
+        portfolio = Portfolio.on(days_up_to(self.market, days), rules, benchmark=self.benchmark)
         portfolio.begin(torch.tensor([start]), steps=days - start, keeps_trades=True)
         return portfolio
 

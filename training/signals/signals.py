@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from data.features.nine import CLOSE
-from data.market import Market, span_of
+from data.market import Market, days_up_to
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
@@ -113,7 +113,7 @@ def portfolio_at(
     shares = {one.column: one.shares for one in holdings}
     parts = torch.nn.functional.pad(benchmark.parts, (0, len(columns) - len(benchmark.columns)))
     # Of the next session, which the account needs to decide for, nothing is known; its volume neither.
-    known = replace(span_of(span_of(market, 0, day), 0, day + 1), volume=None)
+    known = replace(days_up_to(days_up_to(market, day), day + 1), volume=None)
     portfolio = Portfolio.on(known, replace(rules, volume_cap=0.0), device, Benchmark(np.array(columns), parts))
     portfolio.begin(torch.tensor([day]), steps=1)
     held = torch.tensor([[shares.get(column, 0.0) for column in columns]], dtype=torch.float64)
