@@ -200,7 +200,7 @@ class DDPGAgent:
             x = rows.x(some)
             spare = (some.stop - some.start) * risk.shape[1] - len(x) if is_padded else 0
             seen = self.inputs.for_networks(functional.pad(x, (0, 0, 0, spare)))
-            score[:, some] = rows.spread(self.mean_scores(seen)[None, : len(x)], some, -torch.inf)
+            score[:, some] = rows.spread(self.mean_scores(seen)[None, : len(x)], some)
         return Forecasts.of(score, torch.full((1, 1), self.usual, device=self.device), risk.to(self.device))
 
     def mean_scores(self, seen: Tensor) -> Tensor:

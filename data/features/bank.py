@@ -110,8 +110,7 @@ def has_return(close: Float32Array) -> BoolArray:
     has_bar = np.isfinite(close)
     had_bar = np.zeros_like(has_bar)
     had_bar[1:] = np.logical_or.accumulate(has_bar, axis=0)[:-1]
-    both: BoolArray = has_bar & had_bar
-    return both
+    return has_bar & had_bar
 
 
 def apart(values: FloatArray) -> FloatArray:
@@ -135,9 +134,9 @@ _RISK_HALF_LIFE, _LEAST_RISK, _MOST_RISK = 60, 0.2, 5.0
 def relative_risk(close: Float32Array) -> Float32Array:
     """Return the variance of each stock's daily log returns apart from the mean stock's, over that of the mean stock:
     (days, n) within 1/5 and 5, known at the day's close; 1 where nothing is known yet."""
-    has_bar, returns = np.isfinite(close), log_returns(close)
+    has_bar = np.isfinite(close)
     count = np.maximum(has_bar.sum(axis=1, keepdims=True), 1)
-    own = np.where(has_bar, returns - np.where(has_bar, returns, 0.0).sum(axis=1, keepdims=True) / count, np.nan)
+    own = apart(np.where(has_bar, log_returns(close), np.nan))
     variance = pd.DataFrame(own**2).ewm(halflife=_RISK_HALF_LIFE, ignore_na=True).mean().to_numpy()
     mean = np.nan_to_num(np.nansum(np.where(has_bar, variance, 0.0), axis=1, keepdims=True) / count)
     ratio = np.divide(variance, mean, out=np.ones_like(variance), where=(mean > 0) & np.isfinite(variance))

@@ -1,11 +1,9 @@
 """Features as inputs of networks and regressions: standardised, and 0 where a value is missing, in which case another
 input says so."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, Self
 
@@ -125,13 +123,14 @@ class FeatureInputs:
             mean, std = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
             if feature.form == "relative":
                 std = float(np.nanstd(apart(values)[np.isfinite(values)])) or 1.0
-            inputs.append(FeatureInput(feature.name, feature.group, feature.form, mean, std))
+            of_feature = partial(FeatureInput, feature.name, feature.group)
+            inputs.append(of_feature(feature.form, mean, std))
             if feature.form == "past":  # alone it does not tell one stock from another
                 for half_life in _TRENDS:
                     std = float(read.trend(half_life)[is_used].std())
-                    inputs.append(FeatureInput(feature.name, feature.group, "trend", std=std, half_life=half_life))
+                    inputs.append(of_feature("trend", std=std, half_life=half_life))
             if known.size < _COMPLETE * is_used.sum():
-                inputs.append(FeatureInput(feature.name, feature.group, "known"))
+                inputs.append(of_feature("known"))
         return cls(tuple(inputs))
 
     def __len__(self) -> int:

@@ -10,8 +10,6 @@ time-frequency dictionaries") on next returns: the formula with the largest t-st
 leaves. Quiet cells count for more (weighted least squares), and a formula for less the more choices it makes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache

@@ -216,7 +216,7 @@ class Quantities:
         returns = apart(np.where(np.isfinite(self._close), log_returns(self._close), np.nan))
         own = np.where(has_return(self._close), returns, np.nan)[:, self.taken]
         square = pd.DataFrame(own**2).ewm(halflife=_RISK_HALF_LIFE, min_periods=_WEEK).mean().to_numpy()
-        return np.asarray(np.where(square > 0, square, np.nan))
+        return np.where(square > 0, square, np.nan)
 
     @cached_property
     def deviation(self) -> Float32Array:

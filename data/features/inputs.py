@@ -29,10 +29,10 @@ OfBlock = Callable[[slice], Float32Array]
 """From a block of stocks to their (days, stocks, inputs)."""
 
 _SCALES = len(HALF_LIVES)
+_SIZES_OF_SCALES = ("fast", 3), ("medium", 3), ("slow", _SCALES - 6)
 _SIZES = {
     "constant": 1,
-    **{f"own {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
-    **{f"market {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
+    **{f"{whose} {scale}": size for whose in ("own", "market") for scale, size in _SIZES_OF_SCALES},
     "volatility": 1,
     "events": len(EVENT_SESSIONS),
     "leaders": 2,
@@ -169,8 +169,7 @@ class TradeInputs:
 
     def forecasts(self, market: Market, days: slice) -> Blocks:
         """Return the inputs after the bank up to `INPUTS`, block by block."""
-        bank, told, rest = bank_of(market, days), self._forecaster(market, days), slice(BANK - 1, None)
-        return blocks(market, lambda block: self._standardised(told(block, self._with_constant(bank(block))), rest))
+        return ((stocks, x[..., BANK:]) for stocks, x in self.blocks(market, days))
 
     def _deviations(self, market: Market, learned: BoolArray) -> Float64Array:
         days = up_to_the_last(np.bitwise_or.reduce(learned))
@@ -190,15 +189,13 @@ class TradeInputs:
         return told
 
     def _with_constant(self, bank: Float32Array) -> Float32Array:
-        """Return a 1 and the bank, standardised."""
-        return np.concatenate((np.ones_like(bank[..., :1]), self._standardised(bank, slice(BANK - 1))), axis=2)
+        """Return a 1 and the bank, standardised and clipped."""
+        x = self._standardised(bank, slice(BANK - 1)).clip(-BANK_CLIP, BANK_CLIP)
+        return np.concatenate((np.ones_like(bank[..., :1]), x), axis=2)
 
     def _standardised(self, raw: Float32Array, places: slice) -> Float32Array:
         """Return (..., inputs) at some places in standard deviations of the training days."""
-        x = (raw - self.mean[places]) / self.std[places]
-        bank = x[..., : max(0, BANK - 1 - (places.start or 0))]
-        np.clip(bank, -BANK_CLIP, BANK_CLIP, out=bank)
-        return x
+        return (raw - self.mean[places]) / self.std[places]
 
     def for_networks(self, x: Tensor) -> Tensor:
         """Return what networks see of (..., inputs), (..., inputs - 1): a stock's own past is relative to the market's.

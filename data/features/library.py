@@ -4,8 +4,6 @@ Networks do not read them: each would be an input that most often tells nothing.
 searches among them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -43,11 +41,16 @@ def _least(days: int) -> int:
     return min(days, max(1, days // 4))
 
 
+def _window(values: pd.DataFrame, days: int) -> pd.api.typing.Rolling:
+    """Return a window of some sessions, of which the fewest must be known."""
+    return values.rolling(days, min_periods=_least(days))
+
+
 def past_return(bars: WideBars, days: int, skipped: int = 0) -> pd.DataFrame:
     """Return the returns of some sessions but the last ones, apart from the market's (Jegadeesh and Titman 1993,
     "Returns to buying winners and selling losers"; Novy-Marx 2012, "Is momentum really momentum?")."""
     returns = bars.relative_returns.shift(skipped)
-    return returns.rolling(days - skipped, min_periods=_least(days - skipped)).sum()
+    return _window(returns, days - skipped).sum()
 
 
 def move(bars: WideBars) -> pd.DataFrame:
@@ -63,14 +66,14 @@ def to_high(bars: WideBars, days: int) -> pd.DataFrame:
 def smooth_return(bars: WideBars, days: int) -> pd.DataFrame:
     """Return the return of some sessions as far as it came in small steps (Da, Gurun and Warachka 2014, "Frog in the
     pan")."""
-    gain = bars.relative_returns.rolling(days, min_periods=_least(days)).sum()
-    return gain.abs() * np.sign(bars.log_returns).rolling(days, min_periods=_least(days)).mean()
+    gain = _window(bars.relative_returns, days).sum()
+    return gain.abs() * _window(np.sign(bars.log_returns), days).mean()
 
 
 def overhang(bars: WideBars, days: int) -> pd.DataFrame:
     """Return the gain over the price at which the shares of some sessions were traded (Grinblatt and Han 2005,
     "Prospect theory, mental accounting, and momentum")."""
-    paid, shares = (part.rolling(days, min_periods=_least(days)).sum() for part in (money(bars), bars.volume))
+    paid, shares = (_window(part, days).sum() for part in (money(bars), bars.volume))
     return np.log(bars.close * shares.where(shares > 0) / paid)
 
 
@@ -80,8 +83,7 @@ def beta(bars: WideBars, days: int) -> pd.DataFrame:
     returns = bars.log_returns
     market = returns.mean(axis=1)
     both, of_returns, square, of_market = (
-        values.rolling(days, min_periods=_least(days)).mean()
-        for values in (returns.mul(market, axis=0), returns, market**2, market)
+        _window(values, days).mean() for values in (returns.mul(market, axis=0), returns, market**2, market)
     )
     return (both - of_returns.mul(of_market, axis=0)).div((square - of_market**2).clip(lower=_LEAST), axis=0)
 
@@ -132,13 +134,13 @@ def volume_shock(bars: WideBars, days: int, usual: int) -> pd.DataFrame:
     """Return the logarithm of the shares traded in some sessions against more of them (Gervais, Kaniel and Mingelgrin
     2001, "The high-volume return premium"; Medhat and Schmeling 2022, "Short-term momentum")."""
     volume = np.log(bars.volume.where(bars.volume > 0))
-    return volume.rolling(days, min_periods=1).mean() - volume.rolling(usual, min_periods=_least(usual)).mean()
+    return volume.rolling(days, min_periods=1).mean() - _window(volume, usual).mean()
 
 
 def illiquidity_of(bars: WideBars, days: int) -> pd.DataFrame:
     """Return the logarithm of the mean return by the money traded (Amihud 2002, "Illiquidity and stock returns")."""
     impact = bars.log_returns.abs() / money(bars)
-    mean = impact.rolling(days, min_periods=_least(days)).mean()
+    mean = _window(impact, days).mean()
     return np.log(mean.where(mean > 0))
 
 

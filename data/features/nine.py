@@ -1,5 +1,6 @@
 """Nine causal features of daily bars, and the stationary features that are observed made from them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,27 +57,25 @@ def stationary_inputs(data_array: Float32Array) -> Float32Array:
     Prices become the change since the column's last traded close before the day (0.01 is one percent), MACD and its
     signal are divided by the day's close, the others are scale free already. Causal, bit for bit.
     """
-    inputs, previous = np.empty(data_array.shape, dtype=np.float32), _previous_close(data_array)
-    for feature in range(NUM_FEATURES):
-        inputs[:, :, feature] = _stationary(data_array, feature, previous)
+    inputs = np.empty(data_array.shape, dtype=np.float32)
+    for feature, values in enumerate(_stationary(data_array)):
+        inputs[:, :, feature] = values
     return inputs
 
 
-def _previous_close(data_array: Float32Array) -> Float32Array:
-    """Return each column's last close before the day, (days, columns), NaN where there is none."""
-    previous: Float32Array = pd.DataFrame(data_array[:, :, CLOSE]).ffill().shift().to_numpy(np.float32)
-    return previous
-
-
-def _stationary(data_array: Float32Array, feature: int, previous: Float32Array) -> Float32Array:
-    """Return a feature in scale-free form, (days, columns), by the previous closes."""
-    values = data_array[:, :, feature]
-    if feature not in (*PRICES, MACD, MACD_SIGNAL):
-        return values
-    with np.errstate(all="ignore"):  # beyond float32 is infinite, and clipped later
-        # float64 up to here: in float32 the quotient's rounding would show in small returns
-        ratio = values.astype(np.float64) / (previous if feature in PRICES else data_array[:, :, CLOSE])
-        return (ratio - 1.0 if feature in PRICES else ratio).astype(np.float32)
+def _stationary(data_array: Float32Array) -> Iterator[Float32Array]:
+    """Yield each feature in scale-free form, (days, columns)."""
+    close = data_array[:, :, CLOSE]
+    previous = pd.DataFrame(close).ffill().shift().to_numpy(np.float32)
+    for feature in range(NUM_FEATURES):
+        values = data_array[:, :, feature]
+        with np.errstate(all="ignore"):  # beyond float32 is infinite, and clipped later
+            # float64 up to here: in float32 the quotient's rounding would show in small returns
+            if feature in PRICES:
+                values = (values.astype(np.float64) / previous - 1.0).astype(np.float32)
+            elif feature in (MACD, MACD_SIGNAL):
+                values = (values.astype(np.float64) / close).astype(np.float32)
+        yield values
 
 
 def normalization_stats(data_array: Float32Array, last_day: int) -> NormalizationStats:
@@ -85,12 +84,10 @@ def normalization_stats(data_array: Float32Array, last_day: int) -> Normalizatio
     Values beyond a fixed bound (50% for returns) count as the bound. A feature without values, or one that never
     varies, gets a standard deviation of 1.
     """
-    data_array = data_array[: last_day + 1]
-    previous = _previous_close(data_array)
     mean = np.zeros(NUM_FEATURES, dtype=np.float32)
     std = np.ones(NUM_FEATURES, dtype=np.float32)
-    for feature, bound in enumerate(_STATISTICS_BOUND):
-        stationary = _stationary(data_array, feature, previous)
+    for feature, stationary in enumerate(_stationary(data_array[: last_day + 1])):
+        bound = _STATISTICS_BOUND[feature]
         values = stationary[~np.isnan(stationary)].astype(np.float64)
         np.clip(values, -bound, bound, out=values)
         if values.size:

@@ -126,4 +126,4 @@ def market_volatility(bars: WideBars) -> pd.DataFrame:
     close = bars.close
     market = bars.log_returns.mean(axis=1)
     volatility = np.log(np.sqrt((market**2).ewm(halflife=10, min_periods=10).mean()).clip(lower=1e-5))
-    return pd.DataFrame(np.repeat(volatility.to_numpy()[:, None], close.shape[1], axis=1), close.index, close.columns)
+    return pd.DataFrame(np.full(close.shape, volatility.to_numpy()[:, None]), close.index, close.columns)

@@ -20,8 +20,6 @@ from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array, in_o
 
 EVENT_SESSIONS = (1, 3, 20)
 """Horizons over which responses to events are summed: they separate a jump that reverts from a drift that lasts."""
-FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leader", "leaders", "state", "states")
-"""Names of the last axis of `Responses.forecast`."""
 EVENT_EDGES = (-6.0, -4.0, -3.0, -2.75, -2.5, -2.25, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 4.0, 6.0)
 """Edges of the bins of own moves, in standard deviations: finer in the tails, where responses start at an unknown
 threshold, and wide beyond them, for jumps. Moves within one deviation, two days of three, are no events: the linear
@@ -84,18 +82,18 @@ class Responses:
         mean, scale = np.zeros((2, close.shape[1]))
         moves, is_moved = np.empty(shape, order="F"), np.empty(shape, dtype=bool, order="F")
 
-        def events_of(block: slice) -> _Events:
-            columns = investable[block]
+        def moves_of(columns: Int64Array) -> tuple[Float64Array, BoolArray, Float64Array]:
             returns, is_move = _one_day_moves(close[:, columns], learned)
             mean[columns], scale[columns] = _moments(returns, is_move)
-            moves[:, block] = _standardised(returns, is_move, mean[columns], scale[columns])
+            return returns, is_move, _standardised(returns, is_move, mean[columns], scale[columns])
+
+        def events_of(block: slice) -> _Events:
+            returns, is_move, moves[:, block] = moves_of(investable[block])
             is_moved[:, block] = is_move
             return _events(returns, is_move, _volatility(returns, is_move)[:-1])
 
         event, event_t = _event_answers([*in_order(events_of, stock_blocks(*shape))])
-        returns, is_move = _one_day_moves(close[:, context], learned)
-        mean[context], scale[context] = _moments(returns, is_move)
-        leaders = _standardised(returns, is_move, mean[context], scale[context])
+        *_, leaders = moves_of(context)
         market = _mean_move((moves[:, block], is_moved[:, block]) for block in stock_blocks(*shape))
         market_scale = np.sqrt((market**2).sum(axis=0) / np.maximum(is_moved.any(axis=1).sum(), 1))
         led, led_loadings = leader_terms(leaders, moves, is_moved)
@@ -106,11 +104,11 @@ class Responses:
     def forecaster(
         self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
     ) -> Callable[[slice], Float32Array]:
-        """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 7) by `FORECASTS`.
+        """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 7).
 
-        Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; leaders and states: over the
-        next session and the next 20, scaled by that of the learned days. Row t depends on closes up to t only. The
-        columns of `close` are those of the fit.
+        These are of events over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t, then of leaders
+        and of states, each over the next session and the next 20, scaled by that of the learned days. Row t depends on
+        closes up to t only. The columns of `close` are those of the fit.
 
         Args:
             days: that are forecast.
@@ -127,19 +125,14 @@ class Responses:
             columns = investable[block]
             returns, is_move = _one_day_moves(close[:, columns])
             moves = _standardised(returns, is_move, self.mean[columns], self.scale[columns])
-            events = self._after_events(returns, is_move, days)
-            forecast = np.empty((*events.shape[:2], len(FORECASTS)), dtype=np.float32)
-            forecast[..., : len(EVENT_SESSIONS)] = events
-            scale = self.scale[columns][:, None]
-            forecast[..., -4:-2] = scale * self._after_leaders(leaders, context, block)[days]
             after_states = np.zeros((*moves.shape, 2))
-            for sessions, weight in trends:
-                answers = moves * weight[:, None]
+            for sessions, weight in trends.items():
+                answers = moves * weight
                 after_states[..., 0] += later(answers, sessions - 1)
                 after_states[..., 1] += last_sum(answers, sessions)
-            forecast[..., -2:] = scale * after_states[days]
-            forecast *= 100.0
-            return forecast
+            events, scale = self._after_events(returns, is_move, days), self.scale[columns][:, None]
+            others = (scale * after[days] for after in (self._after_leaders(leaders, context, block), after_states))
+            return 100 * np.concatenate((events, *others), axis=2, dtype=np.float32)
 
         return forecast_of
 
@@ -171,15 +164,12 @@ class Responses:
         terms = np.column_stack((sessions, stock - block.start, np.searchsorted(context, column)))[is_here]
         return after_leaders(leaders, block.stop - block.start, terms, self.leader_loadings[is_here])
 
-    def _state_trends(self, columns: Float64Array) -> list[tuple[int, Float64Array]]:
-        """Return sessions, and the (days,) answer to an own move over them, from (days, 1 + context) columns' moves."""
-        trends = []
-        for sessions in np.unique(self.state_terms[:, 0]).tolist():
-            weight = np.zeros(len(columns))
-            for (lag, column, place), loading in zip(self.state_terms, self.state_loadings, strict=True):
-                if lag == sessions:
-                    weight += loading * _trend(columns[:, column : column + 1], STATE_HALF_LIVES[place])[:, 0]
-            trends.append((sessions, weight))
+    def _state_trends(self, columns: Float64Array) -> dict[int, Float64Array]:
+        """Return the (days, 1) answer to an own move by sessions, from (days, 1 + context) columns' moves."""
+        trends = dict[int, Float64Array]()
+        for (sessions, column, place), loading in zip(self.state_terms.tolist(), self.state_loadings, strict=True):
+            answer = loading * _trend(columns[:, column : column + 1], STATE_HALF_LIVES[place])
+            trends[sessions] = trends.get(sessions, 0.0) + answer
         return trends
 
 
@@ -194,8 +184,7 @@ def _one_day_moves(close: Float32Array, learned: BoolArray | None = None) -> tup
     The first bar after a gap carries the change of many days, and is no move.
     """
     has_bar = np.isfinite(close)
-    is_move = np.zeros(close.shape, dtype=bool)
-    is_move[1:] = has_bar[1:] & has_bar[:-1]
+    is_move = has_bar & later(has_bar, 1)
     if learned is not None:
         is_move &= learned[:, None]
     return log_returns(close), is_move

@@ -132,11 +132,11 @@ class InputRows:
         dense[bars] = self.x(days)
         return np.asarray(dense.numpy(), dtype=np.float32)
 
-    def spread(self, values: Tensor, days: slice, fill: float = 0.0) -> Tensor:
-        """Return (..., rows) values of some days as (..., days, n), `fill` without a bar."""
+    def spread(self, values: Tensor, days: slice) -> Tensor:
+        """Return (..., rows) values of some days as (..., days, n), minus infinity without a bar."""
         bars = self.has_bar[self.here(days)]
         shape = (*values.shape[:-1], *bars.shape)
-        return values.new_full(shape, fill).masked_scatter_(bars, values)
+        return values.new_full(shape, -torch.inf).masked_scatter_(bars, values)
 
     def blocks(self, days: slice | None = None) -> list[slice]:
         """Divide days, default all, into blocks of a fixed size, so that sums over blocks have one order."""

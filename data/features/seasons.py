@@ -26,11 +26,10 @@ _TURN = (1, 3)
 """Last and first sessions of a month that are its turn (Lakonishok and Smidt 1988, "Are seasonal anomalies real?")."""
 
 
-def _seasonal(bars: WideBars, season_of: Callable[[pd.DatetimeIndex], Int64Array]) -> pd.DataFrame:
+def _seasonal(bars: WideBars, name: str) -> pd.DataFrame:
     """Return the shrunk mean of a stock's returns in the season of the next session, as far as they are known."""
-    close, dates = bars.close, pd.DatetimeIndex(bars.dates)
-    returns = bars.log_returns.to_numpy()
-    today, following = season_of(dates), season_of(_next_sessions(dates))
+    close, returns = bars.close, bars.log_returns.to_numpy()
+    today, following = SEASONS[name](close.index), seasons_ahead(name, bars.dates)
     means = np.zeros(returns.shape)
     for season in np.unique(following):
         past, places = np.flatnonzero(today == season), np.flatnonzero(following == season)
@@ -62,14 +61,6 @@ def seasons_ahead(name: str, dates: DateArray) -> Int64Array:
     return SEASONS[name](_next_sessions(pd.DatetimeIndex(dates)))
 
 
-def _weekday(dates: pd.DatetimeIndex) -> Int64Array:
-    return np.asarray(dates.day_of_week)
-
-
-def _month(dates: pd.DatetimeIndex) -> Int64Array:
-    return np.asarray(dates.month)
-
-
 def _half_of_month(dates: pd.DatetimeIndex) -> Int64Array:
     """Tell of dates whether they are among the first 15 days of a month (Ariel 1987, "A monthly effect in stock
     returns")."""
@@ -79,14 +70,13 @@ def _half_of_month(dates: pd.DatetimeIndex) -> Int64Array:
 def _turn_of_month(dates: pd.DatetimeIndex) -> Int64Array:
     """Tell of dates whether they are among the last and first weekdays of a month."""
     day, month = dates.to_numpy().astype("datetime64[D]"), dates.to_numpy().astype("datetime64[M]")
-    left = np.busday_count(day, (month + 1).astype("datetime64[D]"))
-    gone = np.busday_count(month.astype("datetime64[D]"), day)
+    left, gone = np.busday_count(day, month + 1), np.busday_count(month, day)
     return np.asarray((left <= _TURN[0]) | (gone < _TURN[1]), dtype=np.int64)
 
 
 SEASONS: dict[str, Callable[[pd.DatetimeIndex], Int64Array]] = {
-    "favourite weekday": _weekday,
-    "favourite month": _month,
+    "favourite weekday": lambda dates: np.asarray(dates.day_of_week),
+    "favourite month": lambda dates: np.asarray(dates.month),
     "favourite half of the month": _half_of_month,
     "favourite turn of the month": _turn_of_month,
 }
@@ -96,16 +86,16 @@ SEASONS: dict[str, Callable[[pd.DatetimeIndex], Int64Array]] = {
 @register("seasons", "mean log return", "relative")
 def weekday_season(bars: WideBars) -> pd.DataFrame:
     """Return the mean return on the weekday of the next session."""
-    return _seasonal(bars, _weekday)
+    return _seasonal(bars, "favourite weekday")
 
 
 @register("seasons", "mean log return", "relative")
 def month_season(bars: WideBars) -> pd.DataFrame:
     """Return the mean return in the calendar month of the next session."""
-    return _seasonal(bars, _month)
+    return _seasonal(bars, "favourite month")
 
 
 @register("seasons", "mean log return", "relative")
 def turn_season(bars: WideBars) -> pd.DataFrame:
     """Return the mean return at the turn of months, or apart from it, as the next session is."""
-    return _seasonal(bars, _turn_of_month)
+    return _seasonal(bars, "favourite turn of the month")

@@ -1,7 +1,5 @@
 """Daily bars as wide frames, days by tickers, as features are computed from them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from data.features.bank import log_returns
 from data.features.impulses.deviations import fit_deviations
-from data.features.responses import EVENT_EDGES, EVENT_SESSIONS, FORECASTS, SESSIONS, STATE_HALF_LIVES, Responses
+from data.features.responses import EVENT_EDGES, EVENT_SESSIONS, SESSIONS, STATE_HALF_LIVES, Responses
 from data.synthetic.built_in import synthetic_market
 from utils.config.trader import SyntheticConfig
 
@@ -257,7 +257,7 @@ def test_no_forecast_looks_ahead(seed: int, day: int) -> None:
     stocks = np.arange(4)
     before, after = forecast_of(made, close, stocks), forecast_of(made, corrupted, stocks)
     np.testing.assert_array_equal(before[:day], after[:day])
-    assert before.shape == (300, 4, len(FORECASTS)) and before.dtype == np.float32 and np.isfinite(after).all()
+    assert before.shape == (300, 4, 7) and before.dtype == np.float32 and np.isfinite(after).all()
 
 
 @given(st.integers(0, 10**6), st.integers(2, 200), st.integers(2, 90))
@@ -286,7 +286,7 @@ def test_short_and_dead_markets_give_nothing(days: int, kind: str) -> None:
         for stocks in (np.arange(5), np.array([3, 1])):
             found = Responses.fit(close, stocks, learned)
             forecast = forecast_of(found, close, stocks)
-            assert np.isfinite(forecast).all() and forecast.shape == (days, len(stocks), len(FORECASTS))
+            assert np.isfinite(forecast).all() and forecast.shape == (days, len(stocks), 7)
             if kind != "noise":
                 assert not forecast.any()
 

@@ -107,7 +107,7 @@ class TrainingDays:
                 seen = self.inputs.for_networks(x)
                 usual[:, days] = of_fold[:, [fold]]
                 for place, agent in enumerate(agents):
-                    score[place, days] = rows.spread(networks.played_scores(agent, fold, seen), days, -torch.inf)
+                    score[place, days] = rows.spread(networks.played_scores(agent, fold, seen), days)
         return Forecasts.of(score, usual, self.relative_risk)
 
     def usual(self, networks: ActorCritic, agents: Sequence[int]) -> Tensor:
