@@ -41,6 +41,7 @@ EARLIEST = (date(1900, 1, 1) - date(1970, 1, 1)).days
 """First day that counts as one, since 1970-01-01."""
 BAD_TICKER = "that is not printable, holds a comma, quote or semicolon, or begins with = + or @"
 """What a ticker may not be: it would add orders to a broker's file, or formulas to a spreadsheet."""
+_BAD = re.compile('^[=+@]|[,";\ufffd]')
 PART_ROWS = 1 << 19
 """Rows that are held at once."""
 SPACINGS = {"weekly": (6, 8), "fortnightly": (13, 17), "monthly": (26, 35), "quarterly": (85, 97), "yearly": (350, 380)}
@@ -153,12 +154,7 @@ def has_price_outlier(prices: Float32Array) -> BoolArray:
 
 def is_bad_ticker(text: str) -> bool:
     """Return whether a ticker is one `BAD_TICKER`; spaces around it are not printable either."""
-    return (
-        not text.isprintable()
-        or text != text.strip()
-        or bool(set(',";\ufffd') & set(text))
-        or text.startswith(tuple("=+@"))
-    )
+    return not text.isprintable() or text != text.strip() or _BAD.search(text) is not None
 
 
 def latest_day() -> int:

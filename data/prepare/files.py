@@ -127,8 +127,8 @@ def _walk(source: Path) -> Iterator[Path]:
 
 def shown(path: Path, source: Path | None = None) -> str:
     """Return a path, from a folder `source` on, as text; names that are no UTF-8 are read as Latin-1."""
-    name = os.fsencode(path if source is None or path == source else path.relative_to(source))
-    name = os.path.basename(name) if path == source else name
+    part = path.name if path == source else path if source is None else path.relative_to(source)
+    name = os.fsencode(part)
     try:
         return name.decode()
     except UnicodeDecodeError:

@@ -100,8 +100,9 @@ def rows_of(table: Table, choices: Choices) -> pd.DataFrame:
             "day": table.days,
             "ticker": ticker if names is None else names,
             **dict.fromkeys(PRICES, values["close"]),
+            "volume": np.nan,
         }
-        rows = pd.DataFrame(columns | {"volume": np.nan} | values | further)
+        rows = pd.DataFrame(columns | values | further)
         frames.append(_with_halts(rows, layout, group))
     rows = pd.concat(frames)
     if "pay" in layout.fields:

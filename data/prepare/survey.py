@@ -88,11 +88,6 @@ class PrepareSummary:
     """Tickers of an earlier file whose bars were multiplied."""
     survey: Survey = field(init=False)
 
-    @property
-    def _earlier(self) -> str:
-        again = f", but for {self.readjusted} tickers that were adjusted for an event" if self.readjusted else ""
-        return f"all earlier ones are as they were{again}"
-
     def lines(self) -> list[str]:
         """Return the summary as lines to print."""
         details = [
@@ -100,9 +95,11 @@ class PrepareSummary:
             *(f"  skipped {name}: {reason}" for name, reason in self.skipped),
             *(f"Note: {note}" for note in self.notes),
         ]
+        again = f", but for {self.readjusted} tickers that were adjusted for an event" if self.readjusted else ""
+        appended = f"Appended: {self.appended} bars; all earlier ones are as they were{again}"
         return [
             f"Wrote {self.target}: {self.tickers} tickers, {self.first_date} to {self.last_date}",
-            *([] if self.appended is None else [f"Appended: {self.appended} bars; {self._earlier}"]),
+            *([] if self.appended is None else [appended]),
             *([f"Wrote {self.benchmark}, for --benchmark; not among the tickers"] if self.benchmark else []),
             f"Files: {self.files_read} read, {len(self.skipped)} skipped",
             f"Rows: {self.rows_kept} kept, {self.dropped.total()} dropped",
@@ -127,8 +124,8 @@ def survey_of(rows: pd.DataFrame) -> Survey:
     moves = bars[["ticker"]].assign(date=bars["last"], percent=100 * np.expm1(move), undone=undone, size=size)
     gaps = bars[["ticker", "first", "last"]].assign(sessions=(bars["session"].diff() - 1).mask(is_first))
     lives = bars.groupby("ticker")["session"].agg(["first", "last"]).reset_index()
-    lives = lives.assign(sessions=lives["last"] - lives["first"] + 1)
-    lives = lives.assign(first=dates[lives["first"]], last=dates[lives["last"]])
+    sessions = lives["last"] - lives["first"] + 1
+    lives = lives.assign(sessions=sessions, first=dates[lives["first"]], last=dates[lives["last"]])
     year = (dates.astype("datetime64[Y]").astype(np.int64) + 1970)[session]
     years = bars.groupby(year).agg(
         sessions=("session", "nunique"), tickers=("ticker", "nunique"), rows=("last", "size")

@@ -77,10 +77,6 @@ def _month(word: re.Match[str]) -> str:
     return _STEMS[max(known, key=len)] if known else word[0]
 
 
-def _of_republic(year: re.Match[str]) -> str:
-    return str(_FOUNDED + int(year[1]))
-
-
 def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     """Return days since 1970-01-01 (lines,) of one file's dates, `NO_DAY` for any other text.
 
@@ -101,7 +97,7 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     plain = plain.str.replace(r"[^\W\d_]{3,}", _month, regex=True)
     plain = plain.str.extract(_DATE, expand=False, flags=re.ASCII).str.replace(r"[-/., ]+", "-", regex=True)
     if order == "roc":
-        plain = plain.str.replace(r"^(\d{2,3})(?=-\d\d?-\d\d?$)", _of_republic, regex=True)
+        plain = plain.str.replace(r"^(\d{2,3})(?=-\d\d?-\d\d?$)", lambda year: str(_FOUNDED + int(year[1])), regex=True)
     days = _unix_seconds(dates) // 86400
     for form in (*_SETTLED, *ORDERS[order]):
         if not (left := plain[days.isna()].dropna()).empty:
@@ -186,8 +182,10 @@ def date_of(day: float) -> date:
 
 def are_days(texts: Sequence[str]) -> list[bool]:
     """Return whether each text is a date, in any order."""
-    like = [text if _LIKE_DATE.search(text) else "" for text in map(lambda one: lines_of([one]), texts)]
-    return [bool(text) and any(resolve_days(text, order)[0] != NO_DAY for order in ORDERS) for text in like]
+    return [
+        _LIKE_DATE.search(text) is not None and any(resolve_days(text, order)[0] != NO_DAY for order in ORDERS)
+        for text in (lines_of([one]) for one in texts)
+    ]
 
 
 def are_numbers(texts: Sequence[str]) -> list[bool]:
