@@ -27,18 +27,13 @@ def planted_kind(name: str) -> PlantedKind:
 def rule_scores(config: SyntheticConfig, bars: Bars, holding_days: int) -> Float64Array:
     """Return the scores of the best simple rule, which knows the kind of market and its bars."""
     kind = planted_kind(config.kind)
-    scores = kind.rule(config, _returns(config, bars["close"]), holding_days)
+    returns = np.diff(np.log(bars["close"]), axis=0, prepend=np.nan) + kind.log_growth(config)
+    returns[0] = 0.0
+    scores = kind.rule(config, returns, holding_days)
     if kind.volume_drift:
         busy = (np.log(bars["volume"]) - volume_level(bars["volume"].shape[1])) / VOLUME_STD
         scores = scores + kind.volume_drift * fading_sum(VOLUME_LOG_PHI, holding_days) * busy
     return scores
-
-
-def _returns(config: SyntheticConfig, close: Float64Array) -> Float64Array:
-    """Return the log returns with the constant put back, 0 on the first day."""
-    returns = np.diff(np.log(close), axis=0, prepend=np.nan) + planted_kind(config.kind).log_growth(config)
-    returns[0] = 0.0
-    return returns
 
 
 def oracle_scores(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:

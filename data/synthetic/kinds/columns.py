@@ -174,7 +174,7 @@ def _mixed_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
 
 def _mixed_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
     """Score returns in units of the volatility, of which all squares tell; own returns are net of expected answers."""
-    square = (returns / (config.daily_noise * np.array([*[1.0] * config.stocks, LEAD_NOISE_RATIO]))) ** 2
+    square = (returns / _LEAD.noise_std(config)) ** 2
     evidence = square * (CALM**-2 - TURBULENT**-2) / 4.0 - math.log(TURBULENT / CALM) / 2.0
     # As expected at each close, by Bayes' rule.
     volatility = _level(TURBULENCE.balance(evidence.sum(axis=1), 1.0))[:, None]

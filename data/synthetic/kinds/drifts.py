@@ -312,7 +312,7 @@ REGIME_COMMON_SHARE = 0.05
 
 def _drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
     directions = REGIMES.directions(len(specific), generator)
-    return np.repeat(REGIMES.drift * directions[:, None], specific.shape[1], axis=1)
+    return np.full(specific.shape, REGIMES.drift * directions[:, None])
 
 
 def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
@@ -328,7 +328,7 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     variance = config.daily_noise**2 * (REGIME_COMMON_SHARE + own_share)
     balance = REGIMES.balance(returns.mean(axis=1), variance)
     score = REGIMES.drift * balance * fading_sum(REGIMES.log_persistence, holding_days)
-    return np.repeat(score[:, None], returns.shape[1], axis=1)
+    return np.full(returns.shape, score[:, None])
 
 
 register(
