@@ -126,10 +126,9 @@ class MemoryProfiler:
         return snapshot
 
     def _measure(self) -> dict[str, float]:
-        (allocated, reserved), memory = gpu_memory(), self._process.memory_full_info()
-        sizes = {"rss": memory.rss, "vms": memory.vms, "uss": memory.uss}
-        sizes |= {"gpu_allocated": allocated, "gpu_reserved": reserved}
-        return {f"{name}_mb": size / MIB for name, size in sizes.items()} | count_living()
+        memory = self._process.memory_full_info()
+        sizes = zip(_SIZES, (memory.rss, memory.vms, memory.uss, *gpu_memory()), strict=True)
+        return {f"{name}_mb": size / MIB for name, size in sizes} | count_living()
 
     def visits(self, label: str) -> list[Snapshot]:
         """Return the kept snapshots with this label, or of this place, oldest first."""
@@ -200,13 +199,13 @@ class MemoryProfiler:
             raise ValueError(f"expected the label of a snapshot, got {baseline_label!r}; labels so far: {known}")
         slopes = {name: slope for label in self._visits for name, slope in self.trend(label).items()}
         rows = []
-        measures = self.snapshots[-1].measures
-        for name, now in ((name, measures[name]) for name in measures if _is_shown(name, measures)):
-            row = {"first": first.measures.get(name, math.nan), "last": now}
-            row["change"] = now - row["first"]
-            slope = {} if name not in slopes else {"each time": slopes[name]}
-            growth = 100.0 * row["change"] / row["first"] if row["first"] else None
-            row = {column: _in_gb(name, value) for column, value in (row | slope).items()}
+        for name, now in _worth_showing(self.snapshots[-1].measures).items():
+            before = first.measures.get(name, math.nan)
+            row = {"first": before, "last": now, "change": now - before}
+            if name in slopes:
+                row["each time"] = slopes[name]
+            growth = 100.0 * row["change"] / before if before else None
+            row = {column: _in_gb(name, value) for column, value in row.items()}
             rows.append({"measure": _NAMES.get(name, name), **row, "growth %": growth})
         columns = ("measure", "first", "last", "change", "growth %", "each time")
         head = f"memory growth since {first.label!r}; each time: from one snapshot of a place to its next, usually"
@@ -298,13 +297,13 @@ def _place(label: str) -> str:
 
 def _shown(measures: Mapping[str, float]) -> dict[str, float]:
     """Return measures by the names under which they are shown, sizes in GB."""
-    shown = (name for name in measures if _is_shown(name, measures))
-    return {_NAMES.get(name, name): _in_gb(name, measures[name]) for name in shown}
+    return {_NAMES.get(name, name): _in_gb(name, value) for name, value in _worth_showing(measures).items()}
 
 
-def _is_shown(measure: str, measures: Mapping[str, float]) -> bool:
-    """Tell whether there is something to tell of a measure: of a GPU only where one is used."""
-    return not measure.startswith("gpu_") or measures["gpu_reserved_mb"] > 0
+def _worth_showing(measures: Mapping[str, float]) -> dict[str, float]:
+    """Return the measures of which there is something to tell: those of a GPU only where one is used."""
+    has_gpu = measures["gpu_reserved_mb"] > 0
+    return {name: value for name, value in measures.items() if has_gpu or not name.startswith("gpu_")}
 
 
 def _in_gb(measure: str, value: float) -> float:

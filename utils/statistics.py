@@ -38,7 +38,7 @@ def stationary_bootstrap(days: int, resamples: int, mean_block: float, generator
     drawn = generator.integers(0, days, (resamples, days))
     place = np.arange(days)
     begin = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
-    return np.asarray((np.take_along_axis(drawn, begin, axis=1) + place - begin) % days)
+    return (np.take_along_axis(drawn, begin, axis=1) + place - begin) % days
 
 
 def bootstrap_intervals(

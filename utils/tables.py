@@ -24,10 +24,10 @@ def _is_number(value: Any) -> bool:
 
 def cell(value: Any, digits: int = 2) -> str:
     """Return a value as text: thousands separators, decimals, - for None and NaN."""
-    if value is None or (isinstance(value, float | np.floating) and not math.isfinite(value)):
+    if value is None:
         return "-"
     if isinstance(value, float | np.floating):
-        return f"{value:,.{digits}f}"
+        return f"{value:,.{digits}f}" if math.isfinite(value) else "-"
     return f"{value:,}" if _is_number(value) else printable(str(value))
 
 

@@ -149,9 +149,9 @@ class Processes(Pool):
         return self._count
 
     def submit(self, name: str, pickled: bytes) -> Future[bytes]:
-        ended = [executor for executor, call in self._calls.items() if call.done()]
-        idle = [executor for executor in ended if not self.is_lost(self._calls[executor].exception())]
-        executor = idle[0] if idle else self._start()
+        calls = self._calls.items()
+        idle = (executor for executor, call in calls if call.done() and not self.is_lost(call.exception()))
+        executor = next(idle, None) or self._start()
         call = self._calls[executor] = executor.submit(perform_pickled, name, pickled, self._logs)
         return call
 

@@ -3,8 +3,6 @@
 A tracker listens only: where it fails, a warning says so once, and the training goes on without it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time
