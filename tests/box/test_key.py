@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -23,8 +24,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(**variables: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        open_cloud({**BUCKET, **variables})
+    with patch.dict(os.environ, BUCKET | variables), pytest.raises(ConfigError) as caught:
+        open_cloud()
     return str(caught.value)
 
 
@@ -45,8 +46,9 @@ def test_the_contents_of_a_key_become_a_private_file(
 ) -> None:
     caplog.set_level("DEBUG")
     for _ in range(2):
-        open_cloud({**BUCKET, KEY: named, KEY_CONTENTS: CONTENTS})
-    path = Path(os.environ[KEY])
+        with patch.dict(os.environ, {**BUCKET, KEY: named, KEY_CONTENTS: CONTENTS}):
+            open_cloud()
+            path = Path(os.environ[KEY])
     assert path.read_text() == CONTENTS and path.is_relative_to(tmp_path / "home")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert list(path.parent.iterdir()) == [path] and "hush" not in caplog.text
@@ -55,8 +57,10 @@ def test_the_contents_of_a_key_become_a_private_file(
 def test_a_file_that_is_there_comes_first(tmp_path: Path) -> None:
     path = tmp_path / "key.json"
     path.write_text(CONTENTS)
-    open_cloud({**BUCKET, KEY: str(path), KEY_CONTENTS: "not used"})
-    assert os.environ[KEY] == "" and not (tmp_path / "home").exists()
+    with patch.dict(os.environ, {**BUCKET, KEY: str(path), KEY_CONTENTS: "not used"}):
+        open_cloud()
+        assert os.environ[KEY] == str(path)
+    assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize("text", ["{{ RUNPOD_SECRET_hush }}", "hush", '["hush"]', CONTENTS[:-1]])

@@ -91,9 +91,13 @@ def assert_stored(store: ObjectStore, path: Path, tmp_path: Path) -> None:
         ("gcs", "gs://bucket", "'gs://bucket'"), ("local", "relative/path", "'relative/path'"),
     ],
 )  # fmt: skip
-def test_impossible_settings_are_refused_in_one_line(provider: str, bucket: str, named: str) -> None:
+def test_impossible_settings_are_refused_in_one_line(
+    provider: str, bucket: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUD_PROVIDER", provider)
+    monkeypatch.setenv("CLOUD_BUCKET", bucket)
     with pytest.raises(ConfigError, match=r"^expected [^\n]*$") as caught:
-        open_cloud({"CLOUD_PROVIDER": provider, "CLOUD_BUCKET": bucket})
+        open_cloud()
     assert named in str(caught.value)
 
 
@@ -317,8 +321,9 @@ def test_a_key_that_is_refused_appears_nowhere(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     asked = proxy.inject("status", lambda request: request.path.startswith("/token"), float("inf"), 401)
     caplog.set_level(logging.INFO)
-    environ = {"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": BUCKET, "GOOGLE_APPLICATION_CREDENTIALS": str(key)}
-    store = open_cloud(environ)
+    monkeypatch.setenv("CLOUD_PROVIDER", "gcs")
+    monkeypatch.setenv("CLOUD_BUCKET", BUCKET)
+    store = open_cloud()
     assert store is not None
     with pytest.raises(ConfigError, match="401 Unauthorized") as at_start:
         store.check()

@@ -10,7 +10,7 @@ import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -155,13 +155,14 @@ _KEY_FILE = Path(".config", "erl-trader", "gcs-credentials.json")
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
-def open_cloud(environ: Mapping[str, str] = os.environ, *, below: str = "") -> ObjectStore | None:
+def open_cloud(below: str = "") -> ObjectStore | None:
     """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name, if any. Raises ConfigError.
 
     Args:
         below: prefix of all names in the store.
     """
-    provider, bucket, project = (environ.get(f"CLOUD_{name}", "").strip() for name in ("PROVIDER", "BUCKET", "PROJECT"))
+    names = "CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT"
+    provider, bucket, project = (os.environ.get(name, "").strip() for name in names)
     if not provider and not bucket:
         return None
     if provider not in ("gcs", "local") or not bucket:
@@ -175,19 +176,19 @@ def open_cloud(environ: Mapping[str, str] = os.environ, *, below: str = "") -> O
         return LocalStore(Path(bucket), below)
     if not _BUCKET_NAME.fullmatch(bucket):
         raise ConfigError(f"expected CLOUD_BUCKET to be a bucket's name (without gs:// or a path), got {bucket!r}")
-    _provide_key(environ)
+    _provide_key()
     logger.info("cloud: uploads go to the bucket %s", bucket)
     from utils.cloud.gcs import GcsStore  # imported late: it takes a second, and most runs do not need it
 
     return GcsStore(bucket, project or None, below)
 
 
-def _provide_key(environ: Mapping[str, str]) -> None:
+def _provide_key() -> None:
     """Check the key file that the environment names, or write the key that it holds to a file and name that.
 
     Without either, the library looks for credentials where Google's own tools leave them.
     """
-    path, contents = environ.get(KEY, ""), environ.get(KEY_CONTENTS, "")
+    path, contents = os.environ.get(KEY, ""), os.environ.get(KEY_CONTENTS, "")
     is_readable = os.access(path, os.R_OK)
     if contents and not is_readable:
         os.environ[KEY] = str(_write_key(contents))  # where the library reads it
