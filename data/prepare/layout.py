@@ -1,14 +1,12 @@
 """Layout of a file of bars: by column titles (`headers.toml`), the first row, and what a person says."""
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
-from data.prepare.text import are_days, are_numbers
+from data.prepare.text import HEADERS, are_days, are_numbers
 from utils.config.prepare import Choices
 
 PRICES = ["open", "high", "low", "close"]
@@ -29,12 +27,10 @@ def plain(title: str) -> str:
     return "".join(filter(str.isalnum, title if "adj" in title else UNIT.sub("", title)))
 
 
-_TITLES = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
-del _TITLES["months"]
-WORDS = {name: frozenset(words) for name, words in _TITLES.pop("words").items()}
+WORDS = {name: frozenset(words) for name, words in HEADERS["words"].items()}
 """Words by what they say of a column, as `headers.toml` explains them."""
 BLANKS = WORDS["blanks"]
-NAMES = {role: tuple(map(plain, titles)) for role, titles in _TITLES.items()}
+NAMES = {role: tuple(map(plain, titles)) for role, titles in HEADERS.items() if isinstance(titles, list)}
 _RANKS = {name: (role, rank) for role, names in reversed(NAMES.items()) for rank, name in enumerate(names)}
 _AFFIX = "prices?|prc|px|kurs|preis|prix|precio|preço|prezzo|fiyat|cena|цена"
 _PRICED = re.compile(rf"(?:{_AFFIX})?(.+?)(?:{_AFFIX})?")

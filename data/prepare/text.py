@@ -67,8 +67,10 @@ def _letters(word: str) -> str:
     return "".join(filter(str.isalpha, normalize("NFKD", word.casefold())))
 
 
-_MONTHS = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))["months"]
-_STEMS = {_letters(stem): f"M{1 + number:02}" for number, stems in enumerate(_MONTHS.values()) for stem in stems}
+HEADERS = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
+_STEMS = {
+    _letters(stem): f"M{month:02}" for month, stems in enumerate(HEADERS["months"].values(), start=1) for stem in stems
+}
 
 
 def _month(word: re.Match[str]) -> str:
