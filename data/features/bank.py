@@ -54,11 +54,11 @@ class MarketSeries:
     """Mean logarithm of the stocks' volatilities."""
 
     @classmethod
-    def of(cls, close: Float32Array, blocks: Sequence[slice] | None = None) -> Self:
+    def of(cls, close: Float32Array, blocks: Sequence[slice]) -> Self:
         """Take the means over the stocks of (days, n) closes; row t depends on closes up to t only.
 
         Args:
-            blocks: of stocks, the order of the sums; default: by the size of `close`.
+            blocks: of stocks, the order of the sums.
         """
         sums = np.zeros((4, len(close), 1))
 
@@ -68,13 +68,13 @@ class MarketSeries:
             parts = returns, is_move, one * is_known, is_known
             return [part.sum(axis=1, dtype=np.float64, keepdims=True) for part in parts]
 
-        for block_sums in in_order(sums_of, stock_blocks(*close.shape) if blocks is None else blocks):
+        for block_sums in in_order(sums_of, blocks):
             sums += block_sums
         total, moves, volatility, known = sums
         return cls(total / np.maximum(moves, 1), volatility / np.maximum(known, 1))
 
 
-def multi_scale_bank(close: Float32Array, market: MarketSeries | None = None) -> Float32Array:
+def multi_scale_bank(close: Float32Array, market: MarketSeries) -> Float32Array:
     """Return features of past returns, (days, n, 17) from (days, n) closes; row t depends on closes up to t only.
 
     Exponentially weighted means of a stock's own daily log returns at half-lives of 1, 2, 4, ... 128 days; the same of
@@ -82,9 +82,8 @@ def multi_scale_bank(close: Float32Array, market: MarketSeries | None = None) ->
     first day.
 
     Args:
-        market: of all stocks, where these are some of them.
+        market: of all stocks, of which these are some.
     """
-    market = MarketSeries.of(close) if market is None else market
     returns, is_move = log_returns(close), has_return(close)
     bank = np.empty((*returns.shape, VOLATILITY + 1), dtype=np.float32)
     for place, half_life in enumerate(HALF_LIVES):

@@ -1,8 +1,6 @@
 """Inputs of forecasts for a stock at a close: the multi-scale bank, the responses' forecasts and the features of the
 data, standardised."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -146,7 +144,7 @@ class TradeInputs:
         returns[:, days] = next_returns(market, days)
         return Formulas.fit(market, returns, [known[: days.stop] for known in learned])
 
-    def blocks(self, market: Market, days: slice = slice(None)) -> Blocks:
+    def blocks(self, market: Market, days: slice) -> Blocks:
         """Return blocks of stocks and their first `INPUTS` on some days, one block after the other."""
         bank, told = bank_of(market, days), self._forecaster(market, days)
 
@@ -161,7 +159,7 @@ class TradeInputs:
         bank = bank_of(market, days)
         return blocks(market, lambda block: self._with_constant(bank(block)))
 
-    def refitted(self, market: Market, learned: BoolArray) -> Iterator[TradeInputs]:
+    def refitted(self, market: Market, learned: BoolArray) -> Iterator[Self]:
         """Yield the same with responses and deviations that are fitted to the days of one of (sets, days) after the
         other; the standardisation stays."""
         for days, deviations in zip(learned, self._deviations(market, learned), strict=True):
@@ -256,7 +254,7 @@ def _responses(market: Market, learned: BoolArray) -> Responses:
     return Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, learned)
 
 
-def bank_of(market: Market, days: slice = slice(None)) -> OfBlock:
+def bank_of(market: Market, days: slice) -> OfBlock:
     """Return what computes the multi-scale banks of stocks on some days."""
     close = market.close[: days.stop]
     series = MarketSeries.of(close, blocks_of(market))

@@ -101,9 +101,7 @@ class Responses:
         states = _state_terms(moves, is_moved, _state_columns(leaders, market, market_scale))
         return cls(mean, scale, market_scale, event, event_t, led, led_loadings, *states)
 
-    def forecaster(
-        self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
-    ) -> Callable[[slice], Float32Array]:
+    def forecaster(self, close: Float32Array, investable: Int64Array, days: slice) -> Callable[[slice], Float32Array]:
         """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 7).
 
         These are of events over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t, then of leaders
@@ -114,7 +112,6 @@ class Responses:
             days: that are forecast.
         """
         blocks = stock_blocks(len(close), len(investable))
-        days = slice(*days.indices(len(close)))
         close = close[: days.stop]
         market = _mean_move(in_order(lambda block: self._moves(close, investable[block]), blocks))
         context = np.setdiff1d(np.arange(close.shape[1]), investable)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features import nine as f
-from data.features.bank import HALF_LIVES, VOLATILITY, log_returns, multi_scale_bank
+from data.features.bank import HALF_LIVES, VOLATILITY, MarketSeries, log_returns, multi_scale_bank
 from data.features.nine import indicators, normalization_stats, observed_features, stationary_inputs
 from tests.market_cases import random_panel
 from tests.small_market import loader_of
@@ -135,9 +135,13 @@ def closes_of(days: int = 60, stocks: int = 3, **gaps: float) -> npt.NDArray[np.
     return random_panel(np.random.default_rng(0), days, stocks, **gaps)[..., 3]
 
 
+def bank_of(close: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return multi_scale_bank(close, MarketSeries.of(close, [slice(None)]))
+
+
 def test_bank_is_what_a_recursion_gives() -> None:
     close = closes_of(late_start=0.5)
-    returns, bank = log_returns(close), multi_scale_bank(close)
+    returns, bank = log_returns(close), bank_of(close)
     trades = np.isfinite(close) & (np.cumsum(np.isfinite(close), axis=0) > 1)
     for place, half_life in enumerate(HALF_LIVES):
         kept, own, market = 0.5 ** (1 / half_life), np.zeros(close.shape[1]), 0.0
@@ -151,11 +155,11 @@ def test_bank_is_what_a_recursion_gives() -> None:
 def test_stocks_that_do_not_trade_yet_change_nothing() -> None:
     """Not the mean of the others, and not their own volatility once they begin; on the first day that of the others."""
     close = closes_of(missing=0, delist=0, late_start=0, halt=0)
-    alone = multi_scale_bank(close)
+    alone = bank_of(close)
     late = np.concatenate((close, np.where(np.arange(len(close))[:, None] < 30, np.nan, close[:, :2])), axis=1)
-    bank = multi_scale_bank(late.astype(np.float32))
+    bank = bank_of(late.astype(np.float32))
     np.testing.assert_allclose(bank[:30, :3], alone[:30], rtol=1e-6)
-    own = multi_scale_bank(close[30:, :2])
+    own = bank_of(close[30:, :2])
     np.testing.assert_allclose(bank[31:, 3:, VOLATILITY], own[1:, :, VOLATILITY], rtol=1e-5)
     np.testing.assert_allclose(bank[30, 3:, VOLATILITY], bank[30, :3, VOLATILITY].mean(), rtol=1e-6)
 

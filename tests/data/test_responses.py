@@ -43,7 +43,7 @@ def always(close: np.ndarray) -> np.ndarray:
 
 def forecast_of(found: Responses, close: np.ndarray, stocks: np.ndarray) -> np.ndarray:
     """The forecasts of all stocks and days."""
-    return found.forecaster(close, stocks)(slice(0, len(stocks)))
+    return found.forecaster(close, stocks, slice(0, len(close)))(slice(0, len(stocks)))
 
 
 def responses(columns: int, **answers: np.ndarray) -> Responses:
