@@ -1,13 +1,11 @@
 """A prepared market, from a file or built in: the arrays that training, evaluation and reports share."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -93,7 +91,7 @@ class Market:
         tickers = self.tickers if columns is None else [self.tickers[column] for column in columns]
         return WideBars(self.data_array, self.dates[:stop], tickers, self.volume, self.columns, columns)
 
-    def map_cells(self, change: Callable[[Float32Array], Float32Array]) -> Market:
+    def map_cells(self, change: Callable[[Float32Array], Float32Array]) -> Self:
         """Return the market with every (days, columns, ...) array changed alike; its dates and tickers stay."""
         return replace(
             self,
@@ -102,7 +100,7 @@ class Market:
             columns={name: change(values) for name, values in self.columns.items()},
         )
 
-    def without(self, gone: BoolArray) -> Market:
+    def without(self, gone: BoolArray) -> Self:
         """Return the market without the bars of these (days, columns) cells."""
         return self.map_cells(lambda values: np.where(gone if values.ndim == 2 else gone[..., None], np.nan, values))
 

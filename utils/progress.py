@@ -1,12 +1,10 @@
 """Progress of long work: bars on a terminal; elsewhere a line every half minute that says what is being done."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
 
@@ -35,7 +33,7 @@ class Progress:
         """Begin with `done` units of the `total`, None if it is not known."""
         self.label, self.unit, self.total, self.done, self._before = label, unit, total, done, done
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         self._begun = self._updated = REPORTER.clock()
         self.bar = _Bar(
             desc=self.label,

@@ -6,9 +6,7 @@ Peers are the stocks whose returns, apart from the market's, go with a stock's o
 stock returns").
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -38,7 +36,7 @@ class _Peers(NamedTuple):
     """(n, peers), 1 in the sum, or 0 where there is none."""
 
     @classmethod
-    def told_by(cls, moves: Float64Array) -> _Peers:
+    def told_by(cls, moves: Float64Array) -> Self:
         """Take the stocks that go most with each in a window of (sessions, n) moves, 0 where there is none."""
         known, moves = (moves != 0).astype(np.float32), moves.astype(np.float32)
         together = known.T @ known if (known == 0).any() else np.float32(len(moves))
@@ -64,7 +62,7 @@ class _Sectors(NamedTuple):
     """(n, sectors), 1 of a stock's own one."""
 
     @classmethod
-    def of(cls, numbers: Float64Array) -> _Sectors:
+    def of(cls, numbers: Float64Array) -> Self:
         """Take (n,) numbers of sectors, NaN: none."""
         return cls((numbers[:, None] == np.unique(numbers[np.isfinite(numbers)])).astype(np.float64))
 

@@ -5,13 +5,11 @@ is in the returns, which are summed up over the days to come. Slopes of each sto
 shrunken as random coefficients are, beyond one slope for all and beyond what noise explains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -58,7 +56,7 @@ class Targets(NamedTuple):
         return first
 
     @classmethod
-    def of(cls, returns: Float64Array, learned: BoolArray, deviation: Float32Array) -> Targets:
+    def of(cls, returns: Float64Array, learned: BoolArray, deviation: Float32Array) -> Self:
         """Weight (2, days, n) returns by (days, n) deviations, as far as (sets, days) are learned from."""
         known: BoolArray = np.isfinite(returns).all(axis=0) & np.bitwise_or.reduce(learned)[:, None]
         units, both = np.where(known, returns, 0.0) / deviation, list[Float32Array]()

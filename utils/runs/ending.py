@@ -3,8 +3,6 @@
 One that is refused leaves no folder, one that is stopped says how it continues.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from utils.config.settings import changed_flags
 from utils.errors import ConfigError, DataError, OutOfMemory, Remains, StopRequested, as_program_error
@@ -46,7 +44,7 @@ class SafePoint:
             raise StopRequested(self._signal, self._asked_at)
         self._guard.check()
 
-    def __enter__(self) -> SafePoint:
+    def __enter__(self) -> Self:
         # Only the main thread may set handlers.
         if threading.current_thread() is threading.main_thread():
             handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]

@@ -1,7 +1,5 @@
 """One process per run: a lock that names its owner and tells a live owner from a dead one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,7 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from filelock import Timeout, UnixFileLock
 
@@ -33,7 +31,7 @@ class RunLock:
         self._lock = UnixFileLock(self._path, timeout=_TRY_SECONDS, fallback_to_soft=False)
         self._released = threading.Event()
 
-    def __enter__(self) -> RunLock:
+    def __enter__(self) -> Self:
         """Raises ConfigError, naming the owner, if another live process holds the lock."""
         try:
             self._lock.acquire()
