@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 # Processes side by side have a core each, and so have the programs that they start.
@@ -18,6 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # On a rented machine, too, runs of tests stay away from its volume.
 os.environ.pop("BOX_VOLUME", None)
 
+import psutil
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -51,7 +53,8 @@ SLOW = (
     *("box/test_first_hour", "runs/test_tracker", "policies/test_sb3"),
 )
 """Tests of whole programs in processes of their own, and of studies: `pytest -m slow`."""
-ALL, SEARCH = vars(Quantities)["names"], TradeInputs.fit_formulas
+MEASURE = psutil.Process.memory_full_info
+ALL, SEARCH, DAYS = vars(Quantities)["names"], TradeInputs.fit_formulas, vars(TrainingDays)["of"]
 QUANTITIES = ("gap", "intraday", "rsi", "return_5", "range_shock_1")
 """Of which formulas of tiny runs are made."""
 LONGEST = (
@@ -82,6 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
+def resident(process: psutil.Process) -> SimpleNamespace:
+    """Memory as far as the system counts it at all times: all of it is the process's own."""
+    now = process.memory_info()
+    return SimpleNamespace(rss=now.rss, vms=now.vms, uss=now.rss)
+
+
 def blank(*_: object) -> Figure:
     """Nothing, in place of a chart."""
     return Figure((1, 1), 20)
@@ -98,27 +107,41 @@ def blank_pictures() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_formulas() -> Iterator[None]:
-    """Search the formulas of equal markets once a process, among few quantities: that takes half of the time of a tiny
-    run."""
+def cheap_memory() -> Iterator[None]:
+    """Look for garbage in what is made from now on, and read no memory page by page: both are done after each phase of
+    a run, and take half of the time of a tiny one."""
+    gc.freeze()
+    with mock.patch.object(psutil.Process, "memory_full_info", resident):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def computed_before() -> Iterator[None]:
+    """Search formulas among few quantities, and draw few resamples of accounts; of equal markets search formulas,
+    compute training days and tune rules once a process: that takes most of the time of a tiny run."""
     few = property(lambda table: [name for name in ALL.func(table) if name in (*QUANTITIES, *table.market.columns)])
-    with mock.patch.object(Quantities, "names", few), computed_once(TradeInputs, "fit_formulas"):
+    with (
+        mock.patch.object(Quantities, "names", few),
+        mock.patch.object(statistics, "RESAMPLES", 100),
+        computed_once(TradeInputs, "fit_formulas"),
+        computed_once(TrainingDays, "of"),
+        computed_once(Tuning, "tuned_together"),
+    ):
+        yield
+
+
+@pytest.fixture
+def days_anew(computed_before: None) -> Iterator[None]:
+    """Compute the training days of one test anew."""
+    with mock.patch.object(TrainingDays, "of", DAYS):
         yield
 
 
 @pytest.fixture(scope="module")
-def all_formulas(few_formulas: None) -> Iterator[None]:
+def all_formulas(computed_before: None) -> Iterator[None]:
     """Search the formulas of a module's tests among all quantities."""
-    with mock.patch.object(Quantities, "names", ALL), mock.patch.object(TradeInputs, "fit_formulas", SEARCH):
-        yield
-
-
-@pytest.fixture(scope="module")
-def days_once() -> Iterator[None]:
-    """Compute the training days of equal markets once for a module's tests, and tune equal rules on them once; of
-    accounts there, few resamples are drawn."""
-    few = mock.patch.object(statistics, "RESAMPLES", 100)
-    with few, computed_once(TrainingDays, "of"), computed_once(Tuning, "tuned_together"):
+    anew = mock.patch.object(TradeInputs, "fit_formulas", SEARCH), mock.patch.object(TrainingDays, "of", DAYS)
+    with mock.patch.object(Quantities, "names", ALL), anew[0], anew[1], computed_once(TrainingDays, "of"):
         yield
 
 
@@ -165,16 +188,16 @@ def judge_nothing() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def small_heap() -> Iterator[None]:
+def small_heap() -> None:
     """Hide what the libraries and the test runner hold: a census of it would take most of the time."""
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
 def profiler() -> Iterator[MemoryProfiler]:
-    """A fresh profiler of the process."""
-    yield restart_profiler()
+    """A fresh profiler of the process, which reads all of its memory."""
+    with mock.patch.object(psutil.Process, "memory_full_info", MEASURE):
+        yield restart_profiler()
     restart_profiler()

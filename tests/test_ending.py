@@ -15,7 +15,7 @@ from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard
 from utils.runs.ending import locked
 
-pytestmark = pytest.mark.usefixtures("small_heap", "judge_nothing", "days_once")
+pytestmark = pytest.mark.usefixtures("small_heap", "judge_nothing")
 
 
 FILES = {

@@ -21,7 +21,7 @@ from utils.config.cli import parse_command
 from utils.config.trader import Config
 from utils.runs.run_log import RunLog
 
-pytestmark = pytest.mark.usefixtures("small_heap", "days_once")
+pytestmark = pytest.mark.usefixtures("small_heap")
 POLICIES = {
     "champion",
     *("best agent", "random picker", "equal weight", "buy and hold", "equal risk"),

@@ -22,7 +22,7 @@ from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.settings import flatten
 
-pytestmark = pytest.mark.usefixtures("days_once", "small_heap")
+pytestmark = pytest.mark.usefixtures("small_heap")
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def sheets_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, days_once: None, small_heap: None) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, small_heap: None) -> Path:
     """A working folder with every file that the README's commands name, and a run of one generation."""
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patch:

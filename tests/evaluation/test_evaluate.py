@@ -16,11 +16,11 @@ from training.evaluation import supervised
 from training.evaluation.holdout import LEDGER
 from training.evaluation.measures import METRICS
 
-pytestmark = pytest.mark.usefixtures("small_heap", "days_once")
+pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, small_heap: None, days_once: None) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, small_heap: None) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
     (folder / "tiny.toml").write_text(TINY)
     with unjudged():

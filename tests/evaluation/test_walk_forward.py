@@ -68,7 +68,7 @@ def plan_in(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, days_once: None) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("walk")
     (path / "tiny.toml").write_text(TINY)

@@ -142,7 +142,8 @@ def test_a_series_that_never_varies_proves_nothing(series: list[float]) -> None:
     assert probabilistic_sharpe_ratio(returns, 0.0) is minimum_track_record_length(returns) is None
 
 
-def test_bootstrap_intervals_hold_the_measure_of_the_curve_and_repeat() -> None:
+def test_bootstrap_intervals_hold_the_measure_of_the_curve_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("utils.statistics.RESAMPLES", 2000)
     returns = 0.001 + 0.01 * np.random.default_rng(0).standard_normal(400)
     measures = {"return": total_return_percent, "sharpe": sharpe}
     found, again = (bootstrap_intervals(returns, measures, np.random.default_rng(5)) for _ in range(2))

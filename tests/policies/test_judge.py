@@ -33,7 +33,7 @@ from utils.config.settings import read_settings
 from utils.config.trader import EvaluationConfig
 from utils.errors import ConfigError, DataError
 
-pytestmark = pytest.mark.usefixtures("small_heap", "days_once")
+pytestmark = pytest.mark.usefixtures("small_heap")
 QUICK = EvaluationConfig(rivals="none", random_pickers=40)
 
 

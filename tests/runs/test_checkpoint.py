@@ -352,6 +352,7 @@ def spoil(run: Path, generation: int, part: str, how: str) -> None:
     seal(path, files=sums)
 
 
+@pytest.mark.usefixtures("days_anew")
 @pytest.mark.parametrize(("part", "how"), [("champion", "shape"), ("replay", "NaN"), ("random", "missing")])
 def test_a_resumed_run_uses_the_generation_before(
     cut: Path, capsys: pytest.CaptureFixture[str], part: str, how: str

@@ -17,7 +17,7 @@ from utils.cloud.gcs import GcsStore
 from utils.cloud.restore import complete_generations
 from utils.cloud.store import LocalStore
 
-pytestmark = pytest.mark.usefixtures("judge_nothing", "days_once")
+pytestmark = pytest.mark.usefixtures("judge_nothing")
 
 SHOWN = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^CLOUD_PROVIDER=gcs .*python main\.py.*$", SHOWN, flags=re.MULTILINE)

@@ -13,7 +13,6 @@ LINES = ("Generation 1 / 2\n", "Evaluating agents...", "Evolving population: 1 -
 """Lines that watchers of a log look for, of which a terminal shows the first two."""
 
 
-@pytest.mark.usefixtures("days_once")
 @pytest.mark.parametrize("is_verbose", [False, True])
 def test_a_terminal_shows_a_table_and_the_answer_or_everything(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_verbose: bool

@@ -5,11 +5,8 @@ import gc
 import json
 import signal
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,7 +16,6 @@ from torch import Tensor
 from benchmarks.trainers import generations, run_generation
 from data.market import Market
 from environment.portfolio import play
-from environment.quotes import Quotes
 from models.ddpg import LOSSES
 from models.evidence import SIGNIFICANCE_LEVEL, Evidence
 from models.evolution import elite_count
@@ -27,10 +23,9 @@ from models.policy import Decision, Forecasts, decide
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, seeded, shake, tiny_trainer
 from training.erl_trainer import ERLTrainer
-from training.forecasts.training_days import TrainingDays
 from training.generation_log import PHASES
 from training.rollout import Windows, follow
-from utils.config.trader import EnvironmentConfig, EvolutionConfig
+from utils.config.trader import EvolutionConfig
 from utils.errors import ConfigError, StopRequested
 from utils.runs.state_tree import flatten, unflatten
 
@@ -38,22 +33,6 @@ from utils.runs.state_tree import flatten, unflatten
 @pytest.fixture(scope="module")
 def market() -> Market:
     return learnable_market(1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_days(market: Market) -> Iterator[None]:
-    """Trainers on that market under equal rules share its training days, which nothing changes: half of their time.
-
-    Whole runs that are resumed compute them anew, in tests of runs.
-    """
-    compute = TrainingDays.of
-    shared = cache(lambda rules: compute(market, Quotes.on(market), rules))
-
-    def of(own: Market, quotes: Quotes, rules: EnvironmentConfig) -> TrainingDays:
-        return shared(rules) if own is market else compute(own, quotes, rules)
-
-    with mock.patch.object(TrainingDays, "of", of):
-        yield
 
 
 TOO_MUCH: dict[str, Any] = {
@@ -103,21 +82,19 @@ def plain(record: dict[str, Any]) -> str:
     return json.dumps({name: value for name, value in record.items() if name not in ("seconds", "memory")})
 
 
-@pytest.mark.parametrize("finished", [0, 2])
-def test_a_resumed_run_continues_bit_for_bit(market: Market, finished: int) -> None:
+def test_a_resumed_run_continues_bit_for_bit(market: Market) -> None:
     """From what a checkpoint keeps, into a trainer that has lived through something else."""
-    whole = tiny_trainer(market)
+    whole, first, second = tiny_trainer(market), tiny_trainer(market), tiny_trainer(market, seed=99)
     records = [plain(record) for record in generations(whole, 3)]
-    first = tiny_trainer(market)
-    assert [plain(record) for record in generations(first, finished)] == records[:finished]
-    tensors, rest = flatten(first.state_dict())
-    saved = unflatten({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(rest)))
-    second = tiny_trainer(market, seed=99)
     run_generation(second)
-    second.load_state_dict(saved)
-    assert_equal(second, first)
-    assert [plain(record) for record in generations(second, 3)] == records[finished:]
-    assert_equal(second, whole)
+    for finished in (0, 2):
+        assert [plain(record) for record in generations(first, finished)] == records[:finished]
+        tensors, rest = flatten(first.state_dict())
+        saved = unflatten({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(rest)))
+        second.load_state_dict(saved)
+        assert_equal(second, first)
+        assert [plain(record) for record in generations(second, 3)] == records[finished:]
+        assert_equal(second, whole)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +284,7 @@ def test_it_may_stop_between_any_two_steps(market: Market) -> None:
         assert plain(run_generation(trainer)) == whole
 
 
-def test_what_training_days_take_is_free_once_training_has_ended() -> None:
+def test_what_training_days_take_is_free_once_training_has_ended(days_anew: None) -> None:
     trainer = tiny_trainer()
     (_,) = generations(trainer, 1)
     days = trainer.training_days
