@@ -22,8 +22,7 @@ import torch
 from benchmarks.golden import Case, differences, trace
 from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
 from benchmarks.gpu_budget.generation import FULL, SMALL
-from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of
-from benchmarks.speed.main_job import ROOT, machine, measure_run
+from benchmarks.harness import ROOT, MemoryGauge, machine, measure_run, random_market, seconds_of
 from benchmarks.trainers import build_trainer, run_generation
 from utils.memory.guard import MIB
 from utils.runs.devices import choose_device, choose_threads

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.faults import cloud, disk, paper, whole_run
 from benchmarks.faults.harness import QUICK_RUN, SMALL_RUN, Row
-from benchmarks.speed.main_job import machine
+from benchmarks.harness import machine
 
 GENERATIONS = 6
 """Of a small run that a fault meets."""

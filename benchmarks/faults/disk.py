@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 
 from benchmarks.faults.harness import PROCESSES, Row, checkpoints_of, flags, folder, run_here, whole_run
-from benchmarks.speed.harness import log_level
+from benchmarks.harness import log_level
 from utils.runs.checkpoint import encode_state, list_checkpoints, load_latest, save_checkpoint
 from utils.runs.durable import remove_leftovers
 

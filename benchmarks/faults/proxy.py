@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 Answer = tuple[int, list[tuple[str, str]], bytes]
 """Status, headers, body."""
-Kind = Literal["status", "reset", "stall", "lost_ack", "truncate", "shorten", "corrupt"]
+Kind = Literal["status", "reset", "stall", "lost_ack", "truncate"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class Fault:
     """A fault that befalls `times` of the requests that match.
 
     `status` answers with `code`, `reset` closes before the request is passed on, `stall` says nothing until the proxy
-    stops, `lost_ack` passes it on and closes without an answer, `truncate` closes in the middle of the answer's body,
-    `shorten` sends half of the body as if it were all, `corrupt` changes a bit of what it passes on.
+    stops, `lost_ack` passes it on and closes without an answer, `truncate` closes in the middle of the answer's body.
     """
 
     kind: Kind
@@ -157,10 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, headers, answer = fault.code, [("Content-Type", "application/json")], _error(fault.code)
         else:
             passed = {name: value for name, value in self.headers.items() if name.lower() != "accept-encoding"}
-            sent = bytearray(body)
-            if kind == "corrupt":
-                sent[len(sent) // 2] ^= 1
-            status, headers, answer = self.proxy.forward(request, passed, bytes(sent))
+            status, headers, answer = self.proxy.forward(request, passed, body)
             if ("Content-type", "application/json") in headers:
                 for truth, lie in self.proxy.lies.items():
                     answer = answer.replace(truth, lie)
@@ -171,15 +167,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, headers, answer, kind)
 
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, kind: str | None) -> None:
-        sent = body[: len(body) // 2] if kind in ("truncate", "shorten") else body
         self.send_response(status)
         for name, value in headers:
             if name.lower() not in ("content-length", "server", "date", "connection"):
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(sent if kind == "shorten" else body)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         with contextlib.suppress(ConnectionError):
-            self.wfile.write(sent)
+            self.wfile.write(body[: len(body) // 2] if kind == "truncate" else body)
             self.wfile.flush()
         self.close_connection = True
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_budget.card import Meter, Phase, card, joined
-from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
+from benchmarks.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from benchmarks.trainers import run_generation, trainer_on
 from data.market import Market
 from environment.quotes import Quotes

@@ -22,7 +22,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit
-from benchmarks.learning.power import claims
 from benchmarks.learning.study import (
     Record,
     Study,
@@ -38,17 +37,20 @@ from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import CHAMPION, IN_FULL
+from training.evaluation.baselines import CHAMPION, IN_FULL, RANDOM
 from training.evaluation.compared import Baselines
 from training.evaluation.nulls import rearranged
 from training.evaluation.play import account_of_agent
+from training.evaluation.verdict import verdict
 from utils.arrays import Float64Array
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
+from utils.runs.devices import named_generator
 
 GARCH, LISTINGS, NOISE = "garch", "listings", "noise columns"
 DRAWN, RISING = "real", "real, rising"
 RUNS, GENERATIONS, LEVEL = 20, 5, 0.05
+CLAIMS = ("has_skill", "is_better_than_benchmark")
 _PRICES = {"open": OPEN, "high": HIGH, "low": LOW, "close": CLOSE}
 _NOISE_COLUMNS = Path(__file__).parent / "noise.py"
 _NIGHT = 0.1
@@ -156,9 +158,14 @@ def null_run(config: Config, kind: str, budget: Budget) -> Record:
     held = hold(Portfolio.on(market, config.env), holders, first, last)
     judging = replace(config.evaluation, rivals="none", benchmark=None)
     baselines = Baselines(Baselines.fitted(market, None, config, market.splits.holdout, judging).setup, {})
-    praise = claims(baselines, {IN_FULL: account_of_agent(baselines.setup, champion.shrunk(1.0))}, config)
+    account = {CHAMPION: account_of_agent(baselines.setup, champion.shrunk(1.0))}
+    generator = named_generator(config.seed, "random pickers")
+    played = baselines.beside(CHAMPION, account, config.evaluation.random_pickers, generator)
+    own, random, held_beside = (played.curves[name] for name in (CHAMPION, RANDOM, played.benchmark))
+    told = verdict(own.daily[0], random.daily, played.selection, own.exposure[0], held_beside.daily[0])
+    praise = {claim: bool(getattr(told, claim)) for claim in CLAIMS}
     policies = {name: one.record() for name, one in held.items()}
-    return {"policies": policies, "shrink": champion.shrink, "praise": praise[IN_FULL], **trained.record()}
+    return {"policies": policies, "shrink": champion.shrink, "praise": praise, **trained.record()}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +194,7 @@ def run(study: Study) -> None:
         shrink = f"{np.mean([record['shrink'] for record in records]):.2f}"
         rates = [
             [record["evidence"]["p_value"] < LEVEL for record in records],
-            *([record["praise"][claim] for record in records] for claim in ("has_skill", "is_better_than_benchmark")),
+            *([record["praise"][claim] for record in records] for claim in CLAIMS),
         ]
         cells = [*(plus_minus(*mean) for mean in means), shrink, *map(rate_words, rates)]
         print(f"{kind:<14}{len(records):>4}" + "".join(f" {cell:>13}" for cell in cells), flush=True)

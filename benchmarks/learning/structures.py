@@ -94,14 +94,14 @@ STRUCTURES: Mapping[str, Structure] = {
 
 
 class Drawn(NamedTuple):
-    """A market of a hidden structure."""
+    """A market of a hidden structure or a law."""
 
     bars: pd.DataFrame
     """In long form."""
     tickers: list[str]
-    """That may be bought."""
+    """That may be bought: two thirds."""
     drift: Float64Array
-    """(days, those) of the session after each close."""
+    """(days, those) of the log return of the session after each close."""
 
 
 def draw(name: str, config: Config, *, is_told: bool) -> Drawn:
@@ -163,15 +163,9 @@ def wild_spells(days: int, rng: np.random.Generator) -> BoolArray:
     return is_wild
 
 
-def structure_market(name: str, config: Config, *, is_told: bool) -> tuple[Market, Float64Array]:
-    """Return a market of a structure and its true (days, n) drifts."""
-    drawn = draw(name, config, is_told=is_told)
-    return market_of(drawn.bars, drawn.tickers, config), drawn.drift
-
-
-def market_of(bars: pd.DataFrame, tickers: list[str], config: Config) -> Market:
-    """Return the market of bars in long form, of which some tickers may be bought."""
-    loader = StockDataLoader.from_frame(bars, config=config.split, investable_tickers=tickers)
+def market_of(drawn: Drawn, config: Config) -> Market:
+    """Build a market that was drawn."""
+    loader = StockDataLoader.from_frame(drawn.bars, config=config.split, investable_tickers=drawn.tickers)
     loader.load_and_prepare()
     return build_market(loader, config.split, config.env)
 
@@ -185,7 +179,8 @@ def structure_run(
         noise: a group of inputs in the place of which is noise, nothing in that of formulas.
         part: see `measured`.
     """
-    market, drift = structure_market(name, config, is_told=is_told)
+    drawn = draw(name, config, is_told=is_told)
+    market, drift = market_of(drawn, config), drawn.drift
     if noise != FORMULAS:
         market = replace(market, features=_with_noise(market, noise, config.seed))
         return measured(config, market, drift, budget, part)

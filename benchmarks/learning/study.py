@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks.speed.harness import log_level, threads
+from benchmarks.harness import log_level, threads
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.settings import settings_hash

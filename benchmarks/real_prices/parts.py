@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.harness import MemoryGauge
 from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.study import Experiment, Record
 from benchmarks.real_prices.plan import LISTED, Plan
-from benchmarks.speed.harness import MemoryGauge
 from data.bars import VOLUME
 from data.features.nine import normalization_stats
 from data.loader import StockDataLoader

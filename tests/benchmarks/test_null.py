@@ -1,6 +1,5 @@
-"""Null markets hold nothing, verdicts on them and on skill are counted, half a rule earns half."""
+"""Null markets hold nothing, and verdicts on them are counted."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.learning import power
 from benchmarks.learning.null import DRAWN, NULL_MARKETS, clustered_market, drawn_market, rising
-from benchmarks.learning.unseen import training_market
 from data.synthetic.built_in import bars_frame, synthetic_market
-from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import Studied, tiny_config
-from training.evaluation.baselines import RULE, Tuning
 from training.evaluation.nulls import rearranged
 
 
@@ -85,22 +80,3 @@ def test_a_drawn_market_keeps_whole_histories(parquet: Path) -> None:
         and np.isfinite(market.close).all()
     )
     assert (market.close[1:] != other.close[1:]).any() and (market.close[0] == other.close[0]).all()
-
-
-def test_half_of_a_rule_earns_half() -> None:
-    """In fitness, on the windows on which it was tuned; its scores keep their spread."""
-    config = tiny_config("--synthetic.drift-std", "0.02", "--synthetic.days", "900")
-    rule, sessions, share = power.tuned_rule(config)
-    market, scores = training_market(config)
-    tuning = Tuning.of(market, Portfolio.on(market, config.env))
-    half = power.mixed(scores.rule[sessions], power.foreign_scores(config, sessions), share)
-    earned = [float(tuning.fitness([replace(rule, scores=own)])) for own in (scores.rule[sessions], half)]
-    assert earned[0] > 0.5 and earned[1] == pytest.approx(earned[0] / 2, rel=0.2) and 0 < share < 1
-    assert np.std(half) == pytest.approx(np.std(scores.rule[sessions]), rel=0.2)
-
-
-def test_study_of_power(studied: Studied) -> None:
-    shown, kept = studied("power", "--runs", "2", "--kinds", "momentum")
-    assert shown[0].startswith("momentum: 2 holdouts of") and "selection" in shown[1]
-    assert [line[:20].strip() for line in shown[2:]] == [RULE, power.HALF, power.NONE]
-    assert [(record["kind"], record["seed"]) for record in kept] == [("momentum", seed) for seed in (0, 1)]

@@ -21,6 +21,7 @@ from benchmarks.learning.laws.quantities import (
     volatility,
     volume_shock,
 )
+from benchmarks.learning.structures import Drawn
 from utils.arrays import Float64Array
 
 HALF_LIVES = (0.5, 1, 2, 3, 5, 10, 20, 40, 60, 120, 250)
@@ -201,18 +202,7 @@ class Response:
         return np.where((by if form == "after high" else -by) > _LARGE, units, 0.0)
 
 
-class Path(NamedTuple):
-    """A market of a law."""
-
-    bars: pd.DataFrame
-    """In long form."""
-    tickers: list[str]
-    """That may be bought: two thirds."""
-    drift: Float64Array
-    """(days, those) of the log return of the session after each close."""
-
-
-def simulate(law: Law, strength: float, traits: Traits, noise: Noise) -> Path:
+def simulate(law: Law, strength: float, traits: Traits, noise: Noise) -> Drawn:
     """Let a law move the sessions of a market, close by close."""
     days, n = noise.session.shape
     past, response = Past(traits, noise, pd.bdate_range("2006-01-02", periods=days + 1)), Response(law)
@@ -221,10 +211,10 @@ def simulate(law: Law, strength: float, traits: Traits, noise: Noise) -> Path:
         past.walk(drift[day - 1] if day else np.zeros(n))
         drift[day] = strength * response.after(past)
     bars, bought = past.frame(law.quantity.column), 2 * n // 3
-    return Path(bars, bars["ticker"].iloc[:bought].to_list(), drift[:, :bought])
+    return Drawn(bars, bars["ticker"].iloc[:bought].to_list(), drift[:, :bought])
 
 
-def path(law: Law, strength: float, days: int, n: int, seed: int, part: int = 0) -> Path:
+def path(law: Law, strength: float, days: int, n: int, seed: int, part: int = 0) -> Drawn:
     """Draw a market of a law; parts of a seed are independent of one another."""
     rng = np.random.default_rng([seed, part])
     traits = Traits.draw(n, rng)

@@ -19,10 +19,10 @@ from dataclasses import asdict
 from functools import partial
 
 from benchmarks.learning.ablations import add_part_flag
-from benchmarks.learning.laws.grammar import Law, Path, path
+from benchmarks.learning.laws.grammar import Law, path
 from benchmarks.learning.laws.quantities import FAMILIES
 from benchmarks.learning.markets import Budget, budget_of
-from benchmarks.learning.structures import SIZE, TRUTH, days_measured, market_of, measured
+from benchmarks.learning.structures import SIZE, TRUTH, Drawn, days_measured, market_of, measured
 from benchmarks.learning.study import (
     Record,
     Study,
@@ -51,7 +51,7 @@ _COLUMNS = (
 )
 
 
-def law_path(law: Law, strength: float, config: Config, part: int = 0) -> Path:
+def law_path(law: Law, strength: float, config: Config, part: int = 0) -> Drawn:
     """Draw a market of a law, of the settings' size and seed."""
     return path(law, strength, config.synthetic.days, config.synthetic.stocks, config.seed, part)
 
@@ -61,7 +61,7 @@ def truth_earns(law: Law, strength: float, config: Config) -> float:
 
     def earned(part: int) -> float:
         drawn = law_path(law, strength, config, part)
-        market = market_of(drawn.bars, drawn.tickers, config)
+        market = market_of(drawn, config)
         portfolio = Portfolio.on(market, config.env)
         rule = Tuning.of(market, portfolio).tuned(100 * drawn.drift)
         holders = {TRUTH: Holder.of_rule(rule, market)}
@@ -95,7 +95,7 @@ def law_run(config: Config, budget: Budget, part: str | None = None) -> Record:
     law = Law.draw(config.seed)
     strength, earned = calibrated(law, config)
     drawn = law_path(law, strength, config)
-    found = measured(config, market_of(drawn.bars, drawn.tickers, config), drawn.drift, budget, part, has_trees=True)
+    found = measured(config, market_of(drawn, config), drawn.drift, budget, part, has_trees=True)
     of_law = {"law": str(law), "family": law.quantity.family, "strength": strength, "calibrated": earned}
     return {**of_law, **found}
 

@@ -1,12 +1,19 @@
-"""Shared parts of `benchmarks.speed`: random markets of a stated size, a clock, a memory gauge, and the row."""
+"""Shared parts of benchmarks: random markets of a stated size, a clock, a memory gauge, the machine, a measured run."""
 
 import gc
+import json
 import logging
+import os
+import platform
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,20 +24,11 @@ from data.splits import make_splits
 from utils.config.trader import Config, profile_config
 from utils.memory.guard import MIB, peak_rss_mb, release_free_memory
 
+ROOT = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")
 FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE = 3781, 669, 108
 _MISSING_SHARE = 0.01
 _PEAK_RESET = Path("/proc/self/clear_refs")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure."""
-
-    name: str
-    value: float
-    unit: str
-    note: str = ""
 
 
 def random_market(config: Config, days: int, columns: int, investable: int) -> Market:
@@ -73,15 +71,13 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def seconds_of(
-    work: Callable[[], object], device: torch.device = CPU, clock: Callable[[], float] = time.perf_counter
-) -> float:
-    """Return the seconds of `work` by a clock, by default the wall's, the device's queue empty before and after."""
+def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:
+    """Return the seconds of `work`, the device's queue empty before and after."""
     synchronize(device)
-    started = clock()
+    started = time.perf_counter()
     work()
     synchronize(device)
-    return clock() - started
+    return time.perf_counter() - started
 
 
 @contextmanager
@@ -119,7 +115,6 @@ class MemoryGauge:
             torch.cuda.reset_peak_memory_stats(device)
         elif _PEAK_RESET.exists():
             _PEAK_RESET.write_text("5")  # proc(5): resets the peak resident set size
-        self.start_mb = self.peak_mb()
 
     def peak_mb(self) -> float:
         """Return the peak so far; where the system cannot forget an older peak, that of the process's whole life."""
@@ -127,6 +122,23 @@ class MemoryGauge:
             return torch.cuda.max_memory_allocated(self.device) / MIB
         return peak_rss_mb()
 
-    def rise_mb(self) -> float:
-        """Return how far the peak rose above the memory in use at the start."""
-        return self.peak_mb() - self.start_mb
+
+def machine() -> str:
+    """Return processor, cores, GPU and versions."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    processor = names[0] if names else platform.processor() or platform.machine()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{processor}, {os.cpu_count()} cores, {gpu}; Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def measure_run(*flags: str) -> dict[str, Any]:
+    """Run main.py in a separate folder; return its summary, with the seconds of the whole process."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(ROOT / "main.py"), "--runs-dir", folder, "--run", "measured", *flags]
+        started = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, check=True)
+        seconds = time.perf_counter() - started
+        summary = json.loads((Path(folder) / "measured" / "summary.json").read_text())
+    return {**summary, "wall_seconds": seconds}
