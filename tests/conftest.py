@@ -50,7 +50,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 SLOW = (
     *("benchmarks/", "test_examples", "test_wheel", "jobs/test_folds", "sweep/test_sweep"),
-    *("box/test_first_hour", "runs/test_tracker", "policies/test_sb3"),
+    *("box/test_first_hour", "data/test_planted_decisions", "runs/test_tracker", "policies/test_sb3"),
 )
 """Tests of whole programs in processes of their own, and of studies: `pytest -m slow`."""
 MEASURE = psutil.Process.memory_full_info

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from data.market import Market
 from utils.arrays import Float32Array
 
 
@@ -76,3 +77,15 @@ def random_targets(rng: np.random.Generator, steps: int, stocks: int) -> Float32
     weights[rng.random(weights.shape) < 0.2] = np.nan
     weights[rng.random(weights.shape) < 0.2] = 0.0
     return weights.astype(np.float32)
+
+
+def with_another_future(market: Market, day: int, rng: np.random.Generator) -> Market:
+    """All that is known of a market, other after a day, a tenth of it missing."""
+
+    def changed(values: Float32Array) -> Float32Array:
+        factor = np.exp(rng.normal(0, 1, values.shape)).astype(np.float32)
+        factor[rng.random(values.shape) < 0.1] = np.nan
+        factor[: day + 1] = 1
+        return values * factor
+
+    return market.map_cells(changed)

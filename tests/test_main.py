@@ -89,27 +89,22 @@ def test_a_run_leaves_what_people_look_at(
     assert judged[0] == judged[1]
 
 
-def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
-    data, listed = tiny.parent / "data.parquet", tiny.parent / "listed.txt"
-    frame(340, 6).assign(volume=1000).to_parquet(data)
-    listed.write_text("T1\nT3\nT4\nT5\n")
-    rules = ("--env.volume-cap", "5", "--env.delisting-loss", "30")
-    assert run(tiny, "--run", "own", "--data", str(data), "--investable", str(listed), *rules) == 0
-    summary = json.loads((tiny.parent / "runs" / "own" / "summary.json").read_text())
-    assert (summary["columns"], summary["investable"]) == (6, 4)
-    assert set(json.loads((tiny.parent / "runs" / "own" / "results.json").read_text())["policies"]) == POLICIES
-
-
-def test_a_run_finds_its_data_from_another_folder(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path goes from where the run began, unless the file is there from here as well."""
     (tiny.parent / "elsewhere").mkdir()
-    frame(300, 6).to_parquet(tiny.parent / "train.parquet")
+    frame(340, 6).assign(volume=1000).to_parquet(tiny.parent / "train.parquet")
+    (tiny.parent / "listed.txt").write_text("T1\nT3\nT4\nT5\n")
+    words = ["--profile", "quick", "--data", "train.parquet", "--investable", "listed.txt"]
+    words += ["--env.volume-cap", "5", "--env.delisting-loss", "30"]
     monkeypatch.chdir(tiny.parent)
     with unjudged():
-        assert main(["--config", tiny.name, "--profile", "quick", "--run", "base", "--data", "train.parquet"]) == 0
-        monkeypatch.chdir(tiny.parent / "elsewhere")
-        assert main(["--resume", "base", "--runs-dir", "../runs", "--generations", "3"]) == 0
+        assert main(["--config", tiny.name, "--run", "base", *words]) == 0
+    monkeypatch.chdir(tiny.parent / "elsewhere")
+    assert main(["--resume", "base", "--runs-dir", "../runs", "--generations", "3"]) == 0
     assert [record["generation"] for record in records(tiny, "base")] == [1, 2, 3]
+    summary = json.loads((tiny.parent / "runs" / "base" / "summary.json").read_text())
+    assert (summary["columns"], summary["investable"]) == (6, 4)
+    assert set(json.loads((tiny.parent / "runs" / "base" / "results.json").read_text())["policies"]) == POLICIES
 
 
 def test_a_run_of_another_version_gets_one_line_and_exit_code_2(

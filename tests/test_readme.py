@@ -97,11 +97,28 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
+PARSED = {"--cluster", "--space", "--jobs"}
+"""Flags of commands that are only parsed, for tests of jobs and sweeps run them."""
+
+
+def asked_by(command: str) -> tuple[str, set[str]]:
+    """The name of a command, none of training, and its flags."""
+    words = command.split()[2:]
+    return next((word for word in words[:1] if word[0] != "-"), ""), {word for word in words if word.startswith("--")}
+
+
+def is_part(command: str, other: str) -> bool:
+    """Tell whether a longer command, which runs, asks for all that this one asks for."""
+    (name, flags), (longer, more) = asked_by(command), asked_by(other)
+    return len(command) < len(other) and name == longer and flags <= more and not more & PARSED
+
+
 @pytest.mark.parametrize("command", SHOWN)
 def test_commands(folder: Path, command: str) -> None:
+    """One that is a part of another one is parsed alone."""
     arguments = shlex.split(command)[2:]
-    if {"--cluster", "--space", "--jobs"} & set(arguments):  # which tests of jobs and sweeps run
-        assert parse_command(arguments, COMMANDS).name == arguments[0]
+    if PARSED & set(arguments) or any(is_part(command, other) for other in SHOWN):
+        assert parse_command(arguments, COMMANDS).name == (asked_by(command)[0] or "train")
         return
     if arguments[0] == "evaluate" and "--data" in arguments and "--config" not in arguments:
         arguments += ["--config", "run.toml"]  # of windows that so few days hold

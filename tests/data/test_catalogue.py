@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from data.features.forms import FeatureInputs, values_of
 from data.features.nine import CLOSE, HIGH, LOW, OPEN, RSI
 from data.market import Market, with_features
-from tests.market_cases import random_panel
+from tests.market_cases import random_panel, with_another_future
 from tests.small_market import market_of
 from utils.errors import DataError
 
@@ -48,15 +48,8 @@ X = inputs_of(MARKET, slice(None))
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, DAYS - 2), st.integers(0, 1000))
 def test_no_input_depends_on_a_later_day(day: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-
-    def with_another_future(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        factor = np.exp(rng.normal(0, 1, values.shape)).astype(np.float32)
-        factor[rng.random(values.shape) < 0.1] = np.nan
-        factor[: day + 1] = 1
-        return values * factor
-
-    found = inputs_of(MARKET.map_cells(with_another_future), slice(0, day + 1))
+    other = with_another_future(MARKET, day, np.random.default_rng(seed))
+    found = inputs_of(other, slice(0, day + 1))
     np.testing.assert_array_equal(found, X[: day + 1])
     np.testing.assert_array_equal(inputs_of(MARKET, slice(day, day + 1)), X[day : day + 1])
 

@@ -21,7 +21,7 @@ from data.features.nine import CLOSE, OPEN, PRICES
 from data.features.screen import Targets, screened
 from data.features.seasons import SEASONS
 from data.market import Market, with_features
-from tests.market_cases import random_panel
+from tests.market_cases import random_panel, with_another_future
 from tests.small_market import market_of, small_market
 from utils.arrays import BoolArray, Float64Array
 from utils.errors import DataError
@@ -54,6 +54,14 @@ def drawn(seed: int, strength: float = 0.0, days: int = DAYS, stocks: int = STOC
     return market_of(
         np.exp(bars).astype(np.float32), volume=np.exp(rng.normal(12, 1, (days, stocks))).astype(np.float32)
     )
+
+
+def market_of_sessions(overnight: Float64Array | float, session: Float64Array, width: float = 0.0) -> Market:
+    """Bars of (days, stocks) log returns, wider than open and close by so much on both sides."""
+    close = np.log(50) + (overnight + session).cumsum(axis=0)
+    open_ = close - session
+    bars = np.stack((open_, np.maximum(open_, close) + width, np.minimum(open_, close) - width, close), axis=-1)
+    return market_of(np.exp(bars).astype(np.float32))
 
 
 def returns_of(market: Market) -> Float64Array:
@@ -141,10 +149,7 @@ def told_by_stock() -> Market:
     days, signs = 900, np.where(np.arange(STOCKS) % 2, 1.0, -1.0)
     overnight, session = 0.01 * rng.standard_normal((2, days, STOCKS))
     session[1:] += 0.3 * signs * overnight[:-1]
-    close = np.log(50) + (overnight + session).cumsum(axis=0)
-    open_ = close - session
-    bars = np.stack((open_, np.maximum(open_, close) + 0.002, np.minimum(open_, close) - 0.002, close), axis=-1)
-    return market_of(np.exp(bars).astype(np.float32))
+    return market_of_sessions(overnight, session, 0.002)
 
 
 def test_what_moves_each_stock_its_own_way_is_found() -> None:
@@ -177,10 +182,7 @@ def test_favourite_weekdays_that_turn_round_with_the_market_are_found() -> None:
     drift = favourites[np.roll(dates.day_of_week, -1)] * np.where(rises, 1, -1)[:, None]
     session = 0.01 * rng.standard_normal((days, stocks)) + market[:, None]
     session[1:] += drift[:-1]
-    close = np.log(50) + session.cumsum(axis=0)
-    open_ = close - session
-    bars = np.exp(np.stack((open_, np.maximum(open_, close), np.minimum(open_, close), close), axis=-1))
-    told = with_features(replace(market_of(bars.astype(np.float32)), dates=dates.to_numpy()))
+    told = with_features(replace(market_of_sessions(0.0, session), dates=dates.to_numpy()))
     learned = np.arange(days) < 900
     found = Formulas.fit(told, returns_of(told), [learned])[0]
     assert found.formulas[0] == Formula("favourite weekday", state="+-rising", by_stock=True)
@@ -348,16 +350,6 @@ def test_values_are_those_of_plain_pandas(formula: Formula) -> None:
     np.testing.assert_allclose(both.of(ODD, slice(50, 380)), np.stack(forecasts)[:, 50:380], rtol=1e-3, atol=2e-4)
 
 
-def with_another_future(market: Market, day: int, rng: np.random.Generator) -> Market:
-    def changed(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        factor = np.exp(rng.normal(0, 1, values.shape)).astype(np.float32)
-        factor[rng.random(values.shape) < 0.1] = np.nan
-        factor[: day + 1] = 1
-        return values * factor
-
-    return market.map_cells(changed)
-
-
 FORMULAS = st.builds(
     Formula,
     st.sampled_from(Quantities(ODD, 400).names),
@@ -436,11 +428,7 @@ def test_a_sparse_column_of_events_is_found() -> None:
     events = np.where(rng.random((days, stocks)) < 0.05, rng.choice([-1.0, 1.0], (days, stocks)), 0.0)
     overnight, session = 0.005 * rng.standard_normal((2, days, stocks))
     session[1:] += 0.008 * events[:-1]
-    close = np.log(50) + (overnight + session).cumsum(axis=0)
-    bars = np.repeat(close[..., None], 4, axis=-1)
-    bars[..., 0] -= session
-    bars[..., 1], bars[..., 2] = bars.max(axis=-1) + 0.001, bars.min(axis=-1) - 0.001
-    market = market_of(np.exp(bars).astype(np.float32))
+    market = market_of_sessions(overnight, session, 0.001)
     market = with_features(replace(market, columns={"news": events.astype(np.float32)}))
     found = Formulas.fit(market, returns_of(market), [np.arange(days) < 350])[0]
     assert found.formulas[0].quantity == "news" and found.formulas[0].late == 0 and found.loadings[0][0] > 0

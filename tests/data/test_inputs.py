@@ -34,12 +34,6 @@ def with_closes(market: Market, factor: np.ndarray) -> Market:
     return replace(market, data_array=data)
 
 
-def with_another_future(market: Market, day: int, seed: int) -> Market:
-    factor = np.ones(market.data_array.shape[:2])
-    factor[day + 1 :] = np.exp(np.random.default_rng(seed).uniform(-1, 1, factor[day + 1 :].shape))
-    return with_closes(market, factor)
-
-
 def test_every_input_but_the_constant_is_in_one_group() -> None:
     market, inputs, x = fitted()
     groups = inputs.group_of_input
@@ -48,18 +42,6 @@ def test_every_input_but_the_constant_is_in_one_group() -> None:
     assert np.abs(x[..., 1:BANK]).max() == BANK_CLIP < np.abs(x[..., BANK:]).max()
     assert len(groups) == inputs.size - 1 and groups == sorted(groups)
     assert set(groups) == set(range(len(inputs.groups))) and len(set(inputs.groups)) == len(inputs.groups)
-
-
-@given(st.integers(0, 3), st.integers(0, DAYS - 2), st.integers(0, 1000))
-@settings(max_examples=15)
-def test_no_row_depends_on_a_later_close(seed: int, day: int, noise: int) -> None:
-    market, inputs, x = fitted(seed)
-    other = with_another_future(market, day, noise)
-    np.testing.assert_array_equal(inputs.of(other)[: day + 1], x[: day + 1])
-    apart = LEARNED & (np.arange(DAYS) > 100)
-    if day >= 180:
-        found, expected = (forecasts_of(inputs, prices, apart)[: day + 1] for prices in (other, market))
-        np.testing.assert_array_equal(found, expected)
 
 
 @given(st.integers(0, 3), st.integers(0, DAYS - 1), st.integers(1, DAYS))
@@ -85,12 +67,6 @@ def test_rows_of_days_and_of_those_that_follow_are_rows_of_all() -> None:
     np.testing.assert_array_equal(known.dense(slice(50, 70)), anew.dense(slice(50, 70)))
     np.testing.assert_array_equal(
         known.take(torch.arange(0, len(known.stock), 3)), anew.take(torch.arange(0, len(known.stock), 3))
-    )
-
-
-def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np.ndarray:
-    return np.concatenate(
-        [x for _, x in next(inputs.refitted(market, learned[None])).forecasts(market, slice(0, DAYS))], axis=1
     )
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data.record import record_market
 from data.universe import read_universe
@@ -55,29 +57,34 @@ def test_the_benchmark_sells_who_left_and_buys_who_joined_at_a_rebalancing() -> 
     assert account.trades().filled[1:15].abs().sum() == 0
 
 
-def test_pickers_exchange_members_alone() -> None:
-    """By all permutations of the members of each of two spells; the outsider's returns are nobody's."""
-    rng = np.random.default_rng(0)
-    close = 10 * np.exp(np.cumsum(0.02 * rng.normal(size=(7, 4)), axis=0))
-    close[:, 3] = 10.0 * 3.0 ** np.arange(7)
-    open_, member = close * 1.01, np.ones((6, 4), dtype=np.bool_)
-    open_[3, 1] = np.nan
-    member[:, 3], member[4:, 0] = False, False
+@settings(max_examples=20)
+@given(st.integers(0, 10_000), st.booleans(), st.booleans())
+def test_permuted_weights_are_those_of_other_members(seed: int, at_close: bool, changes: bool) -> None:
+    """By hand: sums over stocks of weights times returns, before and after the fill, in each order of the stocks of a
+    spell; the mean is that of all orders. Without members the one that lacks a close counts for nothing."""
+    rng, member = np.random.default_rng(seed), np.ones((6, 4), dtype=np.bool_)
     before, held = rng.normal(size=(2, 6, 4))
-    active = Active.of(before, held, open_, close, at_close=False, member=member)
-    fill = np.where(np.isnan(open_[1:]), close[1:], open_[1:])
+    open_, close = np.exp(0.05 * rng.normal(size=(2, 7, 4)))
+    open_[3, 1] = np.nan
+    if changes:
+        member[:, 3], member[4:, 0] = False, False
+    else:
+        close[3, 3], member[:, 3] = np.nan, False
+    active = Active.of(before, held, open_, close, at_close=at_close, member=member if changes else None)
+    fill = close[:-1] if at_close else np.where(np.isnan(open_[1:]), close[1:], open_[1:])
     night = fill / close[:-1] - 1
     session = close[1:] / close[:-1] - 1 - night
     drawn = active.permuted(400, torch.Generator().manual_seed(0))
-    for day in range(6):
-        some = member[day].nonzero()[0]
-        earned = [
-            100 * sum(w[day, list(one)] @ r[day, some] for w, r in ((before, night), (held, session)))
-            for one in itertools.permutations(some)
-        ]
-        assert active.selection[day] == pytest.approx(earned[0] - np.mean(earned))
-        found = np.unique(drawn[:, day].round(9))
-        assert found == pytest.approx(np.unique(np.round(np.array(earned) - earned[0], 9)), abs=1e-8)
+    for spell in (slice(0, 4), slice(4, 6)):
+        some = member[spell.start].nonzero()[0]
+        orders = [list(order) for order in itertools.permutations(some)]
+        both = ((before, night), (held, session))
+        earned = [100 * sum((w[spell, one] * r[spell, some]).sum(axis=1) for w, r in both) for one in orders]
+        np.testing.assert_allclose(active.selection[spell], earned[0] - np.mean(earned, axis=0), atol=1e-9)
+        distance = np.abs(drawn[:, None, spell] - np.subtract(earned, earned[0])).max(axis=2)
+        assert (distance.min(axis=1) < 1e-8).all() and len(np.unique(distance.argmin(axis=1))) == len(orders)
+    none = Active.of(before, held, open_, np.full_like(close, np.nan), at_close=at_close)
+    assert not none.selection.any() and not none.permuted(3, torch.Generator()).any()
 
 
 def test_survivors_alone_would_add_what_the_others_lost() -> None:

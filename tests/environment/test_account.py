@@ -1,10 +1,9 @@
-"""The account against an independent twin, against pandas, and against cases that are known by hand."""
+"""The account against an independent twin, and against cases that are known by hand."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -117,86 +116,6 @@ def test_the_account_is_its_twin(
         assert account.age[lane].tolist() == ages
     if split is None:
         torch.testing.assert_close((trades.filled + trades.closed).sum(0), account.shares, rtol=1e-7, atol=1e-7)
-
-
-def pandas_account(weights: pd.DataFrame, open_: pd.DataFrame, close: pd.DataFrame, cost: float) -> pd.Series:
-    """Anybody's account in pandas: whole weights, an order in shares at each close, filled at the next open."""
-    shares, cash, equity = pd.Series(0.0, weights.columns), 1e6, 1e6
-    curve = {weights.index[0]: equity}
-    for day, after in zip(weights.index[:-1], weights.index[1:], strict=True):
-        order = (weights.loc[day] * equity / close.loc[day] - shares).fillna(0.0)
-        value = order * open_.loc[after]
-        cash = cash - value.sum() - cost * value.abs().sum()
-        shares = shares + order
-        equity = cash + (shares * close.loc[after]).sum()
-        curve[after] = equity
-    return pd.Series(curve)
-
-
-def strategies(close: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Weights as a researcher writes them; of a long-only account 2 % stays cash, so that no order is cut."""
-    returns, n = close.pct_change(), close.shape[1]
-    equal = pd.DataFrame(1.0 / n, close.index, close.columns)
-    momentum = close.pct_change(20).rank(axis=1, pct=True).fillna(0.5)
-    best = momentum.where(momentum.rank(axis=1, ascending=False) <= n // 2, 0.0).gt(0) / (n // 2)
-    monthly = best[close.index.to_series().dt.month.diff().ne(0)].astype(float).reindex(close.index)
-    target = 0.10 / (returns.mean(axis=1).rolling(20).std() * np.sqrt(252))
-    return {
-        "equal": 0.9 * equal,
-        "tilt": 0.9 * equal * (0.5 + momentum),
-        "monthly twenty": 0.9 * monthly,
-        "volatility target": 0.9 * equal.mul(target.clip(upper=1.0).fillna(0.0), axis=0),
-        "130/30": 2.0 * equal * (momentum - 0.5) + equal,
-    }
-
-
-def test_strategies_in_pandas_earn_the_same_each_day() -> None:
-    rng = np.random.default_rng(2)
-    prices = panel(rng, 200, 8)
-    dates = pd.bdate_range("2020-01-01", periods=200)
-    open_, close = (pd.DataFrame(one, dates) for one in prices)
-    rules, quotes = replace(RULES, cost_bps=10.0, slippage_bps=0.0), Quotes.of(**tensors(open_=open_, close=close))
-    for name, weights in strategies(close).items():
-        account = Account(quotes, rules, is_signed=name == "130/30")
-        account.reset(torch.tensor([0]), steps=199)
-        for row in weights.to_numpy().copy()[:-1]:
-            account.step(torch.from_numpy(row)[None])
-        expected = pandas_account(weights, open_, close, 0.001)
-        np.testing.assert_allclose(account.equity_curve[:, 0].numpy(), expected, rtol=1e-9, err_msg=name)
-
-
-def test_one_lane_is_as_many() -> None:
-    """To the bit: lanes do not meet."""
-    rng = np.random.default_rng(5)
-    open_, close = panel(rng, 60, 5, 0.2)
-    quotes, lanes = Quotes.of(**tensors(open_=open_, close=close)), 4
-    targets = torch.from_numpy(np.stack([targets_of(rng, 40, 5, False) for _ in range(lanes)]))
-    start = torch.tensor([0, 3, 3, 15])
-    whole, alone = Account(quotes, RULES), Account(quotes, RULES)
-    whole.reset(start, steps=40)
-    for step in range(40):
-        whole.step(targets[:, step])
-    for lane in range(lanes):
-        alone.reset(start[[lane]], steps=40)
-        for step in range(40):
-            alone.step(targets[[lane], step])
-        for name in ("shares", "cash", "last", "missing", "age", "basis", "flow", "peak", "is_locked", "equity"):
-            assert torch.equal(getattr(alone, name)[0], getattr(whole, name)[lane]), name
-
-
-def test_no_account_sees_later_days() -> None:
-    rng = np.random.default_rng(6)
-    open_, close = panel(rng, 40, 5, 0.2)
-    targets = torch.from_numpy(targets_of(rng, 30, 5, False))
-    curves = []
-    for factor in (1.0, 3.0):
-        later = np.where(np.arange(40)[:, None] > 20, factor, 1.0)
-        account = Account(Quotes.of(**tensors(open_=open_ * later, close=close * later)), RULES)
-        account.reset(torch.tensor([2]), steps=30)
-        for target in targets:
-            account.step(target[None])
-        curves.append(account.equity_curve[:19, 0])
-    assert torch.equal(*curves)
 
 
 def test_what_is_bought_is_cut_to_the_cash_and_sales_pay_for_purchases() -> None:

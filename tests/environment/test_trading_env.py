@@ -136,31 +136,6 @@ def test_observations_rewards_and_totals_agree_with_the_twin(seed: int, steps: i
     assert env.get_episode_summary() == totals and not env.episode_rewards and not env.episode_actions
 
 
-def test_an_episode_as_its_docstring_says() -> None:
-    """145 steps: in settlement no weight grows, and nothing is left at the end; weights are divided by their sum."""
-    rules = EnvironmentConfig()
-    env = world_of(random_panel(np.random.default_rng(2), 160, 4), rules=rules).trading
-    observation, _ = env.reset(**windows_from(5, rules))
-    assert env.end_idx == 150 and env.trading_end_idx == 130 and observation.shape == (4, NUM_FEATURES)
-    shares, rng = np.zeros(4), np.random.default_rng(3)
-    for step in range(145):
-        action = random_targets(rng, 1, 4)[0] if step % 7 else np.full(4, np.nan, np.float32)
-        before, has_bar = shares, env.account.has_bar[0].numpy()
-        observation, _, terminated, _, info = env.step(action)
-        shares = env.account.shares[0].numpy()
-        assert step < 125 or (shares <= before).all()
-        unasked = (np.isnan(action) | ~has_bar) & (env.account.missing[0].numpy() < 5) & (step < 144)
-        np.testing.assert_array_equal(shares[unasked], before[unasked])
-        assert -1e-6 <= observation["account"][0] <= 1 + 1e-6 and info["can_buy"] == (step < 124)
-    assert terminated and not shares.any() and env.get_episode_summary()["trades"] > 10
-    env.reset()
-    env.step(np.full(4, 0.75, np.float32))
-    whole = env.account.weights[0].numpy()
-    env.reset()
-    env.step(np.full(4, 0.25, np.float32))
-    np.testing.assert_array_equal(env.account.weights[0].numpy(), whole)
-
-
 def test_one_object_serves_ten_windows(market: Market) -> None:
     """Also where an account was locked on one of them, and whatever is written into an observation."""
     rules, rng = dataclasses.replace(TINY_RULES, drawdown_lock=1.0), np.random.default_rng(5)

@@ -63,41 +63,6 @@ def test_the_best_of_many_without_skill_is_not_praised() -> None:
     assert sum(one.has_selection for one in forgotten) > 8, "the choice must be allowed for"
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10_000), st.booleans())
-def test_permuted_weights_are_those_of_other_stocks(seed: int, at_close: bool) -> None:
-    """By hand: sums over stocks of weights times returns, before and after the fill; the mean is that of all draws."""
-    rng = np.random.default_rng(seed)
-    days, stocks = 7, 4
-    before, held = rng.standard_normal((2, days, stocks))
-    open_, close = np.exp(0.05 * rng.standard_normal((2, days + 1, stocks)))
-    close[3, 1] = np.nan
-    active = Active.of(before, held, open_, close, at_close=at_close)
-    kept = [0, 2, 3]
-
-    def earned(order: list[int]) -> list[float]:
-        total = []
-        for day in range(days):
-            fill = close[day] if at_close else open_[day + 1]
-            night = sum(
-                before[day, a] * (fill[b] - close[day, b]) / close[day, b] for a, b in zip(order, kept, strict=True)
-            )
-            rest = sum(
-                held[day, a] * (close[day + 1, b] - fill[b]) / close[day, b] for a, b in zip(order, kept, strict=True)
-            )
-            total.append(100 * (night + rest))
-        return total
-
-    orders = [[0, 2, 3], [0, 3, 2], [2, 0, 3], [2, 3, 0], [3, 0, 2], [3, 2, 0]]
-    of_all = np.array([earned(order) for order in orders])
-    np.testing.assert_allclose(active.selection, of_all[0] - of_all.mean(axis=0), atol=1e-9)
-    drawn = active.permuted(200, seeded(seed))
-    distance = np.abs(drawn[:, None] - (of_all - of_all[0])).max(axis=2)
-    assert (distance.min(axis=1) < 1e-9).all() and len(np.unique(distance.argmin(axis=1))) == len(orders)
-    none = Active.of(before, held, open_, np.full_like(close, np.nan), at_close=at_close)
-    assert not none.selection.any() and not none.permuted(3, seeded()).any()
-
-
 def test_skill_is_praised_and_who_is_worse_than_random_or_the_benchmark_is_told_so() -> None:
     """In both parts, by the tests that would call the opposite skill."""
     rng = np.random.default_rng(3)
@@ -202,16 +167,6 @@ def test_exposure_without_skill_is_not_praised_for_timing(kind: str) -> None:
     if kind == "late":
         praised = statistics.fmean(one.timing.in_time.p_value <= 0.025 for one in found)
         assert praised > 0.06, "a rising market pays who invests late"
-
-
-def test_a_perfect_timer_is_praised_for_timing() -> None:
-    rng = np.random.default_rng(0)
-    is_rising = np.repeat(rng.random(28) < 0.5, 10)
-    market = np.where(is_rising, 0.5, -0.5) + rng.standard_normal(280)
-    own = is_rising * market
-    found = verdict(own, own[None], np.zeros(280), is_rising.astype(float), market)
-    assert found.has_timing and found.has_skill and not found.has_selection
-    assert found.sentence.startswith("Skill in timing (+") and ", not in selection; " in found.sentence
 
 
 def test_the_baseline_that_earned_most_is_named_and_of_many_equals_rarely_called_better() -> None:

@@ -69,6 +69,7 @@ def test_past_returns_are_honest_and_dated_early_they_are_not(prices: Panel) -> 
     assert all(one.reason for values in early for one in look_ahead(values, *prices).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLANTED_KINDS)
 def test_rules_and_oracles_of_built_in_markets_are_honest(kind: str) -> None:
     config = SyntheticConfig(kind=kind, days=700, stocks=30)

@@ -71,15 +71,6 @@ def test_it_is_the_posterior_mean_over_the_estimate_less_what_the_best_leads_by_
         assert share == pytest.approx(mean / plain.excess, rel=1e-4)
 
 
-@pytest.mark.parametrize(("t", "shrink"), [(1.0, 0.49), (2.0, 0.68), (3.0, 0.82), (5.0, 0.92)])
-def test_what_is_believed_by_t(t: float, shrink: float) -> None:
-    """Of 1,700 training days of white noise: what the changelog of 0.19 says."""
-    noise = np.random.default_rng(3).standard_normal(1700)
-    noise -= noise.mean()
-    error = Evidence.of(noise + 0.1, 1, 0.0).error
-    assert Evidence.of(noise + t * error / YEAR, 1, 0.0).shrink == pytest.approx(shrink, abs=0.03)
-
-
 def test_costs_are_known_and_what_was_earned_before_them_is_believed() -> None:
     """What the orders are worth is net of costs; the share that is believed is that of the gain before them."""
     noise = np.random.default_rng(3).standard_normal(1700)

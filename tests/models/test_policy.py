@@ -61,15 +61,6 @@ def test_budget_and_stocks_that_cannot_be_traded_or_told(seed: int, shrink: floa
         assert float(beyond.abs().max()) <= 1.0 and not torch.equal(found.target, held)
 
 
-def test_without_belief_orders_are_the_benchmarks_to_the_bit() -> None:
-    draws = seeded(3)
-    held, wanted = (part / part.sum(1, keepdim=True) for part in torch.rand(2, 5, 7, generator=draws).double())
-    score = 9.0 * torch.randn(5, 7, generator=draws)
-    level, none = torch.randn(5, generator=draws), torch.zeros(5)
-    accounts = {"weights": held, "held": held, "wanted": wanted, "level": level}
-    assert torch.equal(decided(score, cost=0.001, shrink=none, timing=none, **accounts).target, wanted)
-
-
 def test_cash_is_held_by_what_levels_lack() -> None:
     """What the benchmark gains less than usual, beyond costs, over the price of the risk of cash; what is in cash stays
     there within the band, and is invested as soon as nothing is lacking."""

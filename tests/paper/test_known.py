@@ -183,6 +183,7 @@ def test_a_revised_bar_is_asked_about_once(tmp_path: Path, days: list[int]) -> N
         walk.step(LAST + 5)
 
 
+@pytest.mark.slow
 def test_one_world_leaves_an_account_as_an_undisturbed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fourteen sessions; `python -m benchmarks.faults.changing` walks through many worlds of sixty."""
     monkeypatch.setattr(changing, "SESSIONS", 14)

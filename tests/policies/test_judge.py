@@ -28,6 +28,7 @@ from training.evaluation.compared import Baselines
 from training.evaluation.export import render
 from training.evaluation.export import results as results_of
 from training.evaluation.measures import METRICS
+from training.forecasts import look_ahead
 from training.policies.read import read_table
 from utils.config.settings import read_settings
 from utils.config.trader import EvaluationConfig
@@ -39,8 +40,8 @@ QUICK = EvaluationConfig(rivals="none", random_pickers=40)
 
 @pytest.fixture(scope="module", autouse=True)
 def baselines_once() -> Iterator[None]:
-    """Fit the same baselines once: half of the time of a judgement."""
-    with computed_once(Baselines, "fitted"):
+    """Fit the same baselines once, and rank the same returns: half of the time of a judgement."""
+    with computed_once(Baselines, "fitted"), computed_once(look_ahead, "_returns"):
         yield
 
 
