@@ -13,7 +13,7 @@ from tests.benchmarks.study_cases import Studied, tiny_config
 from training.evaluation.nulls import rearranged
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(3, 30), st.integers(1, 4), st.booleans())
 def test_chosen_days_are_the_same_days(seed: int, days: int, stocks: int, keeps_market: bool) -> None:
     """Each day keeps its cross-section; the mean return of every stock is 0, or the market's; bars stay whole."""

@@ -45,7 +45,7 @@ def inputs_of(market: Market, days: slice) -> npt.NDArray[np.float32]:
 X = inputs_of(MARKET, slice(None))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, DAYS - 2), st.integers(0, 1000))
 def test_no_input_depends_on_a_later_day(day: int, seed: int) -> None:
     other = with_another_future(MARKET, day, np.random.default_rng(seed))

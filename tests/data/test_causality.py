@@ -45,7 +45,7 @@ def play(market: Market, agent: DDPGAgent, start: int, fill: Fill = "next_open")
 
 
 @given(day=st.integers(0, DAYS - 2), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_features_and_inputs_up_to_a_day_ignore_what_follows(day: int, seed: int) -> None:
     panel = panel_of(seed % 3)
     loader, other = loader_of(panel), loader_of(with_another_future(panel, day, seed))

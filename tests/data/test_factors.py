@@ -92,14 +92,6 @@ def test_a_factor_that_a_person_keeps_is_a_column(tmp_path: Path) -> None:
     np.testing.assert_array_equal(bars["factor"], np.concatenate([*COLUMNS[kind].values()]))
 
 
-@pytest.mark.parametrize("kind", ["score", "negative"])
-def test_a_score_called_factor_stays_a_column(kind: str, tmp_path: Path) -> None:
-    summary, bars = run(tmp_path, texts(files(kind, "factor")))
-    np.testing.assert_array_equal(bars["factor"], np.concatenate([*COLUMNS[kind].values()]))
-    np.testing.assert_array_equal(bars["close"][:DAYS], files(kind, "factor")["A"]["Close"])
-    assert "'factor' is no adjustment factor, by its values: a further column" in summary.notes
-
-
 @pytest.mark.parametrize("kind", FACTORS)
 def test_a_factor_under_any_title_is_no_silent_column(kind: str, tmp_path: Path) -> None:
     words = "got 'x7', which moves as prices do in splits; title it adj_factor to adjust by it, or say --keep x7 if"
@@ -200,10 +192,15 @@ def test_a_joined_factor_that_bars_contradict_is_refused(
     assert title in joined(tmp_path, frames, title, keep=(title,))[1]
 
 
-def test_a_joined_score_called_factor_stays_a_column(tmp_path: Path) -> None:
-    notes, bars = joined(tmp_path, files("score", "factor"), "factor")
-    np.testing.assert_array_equal(bars["factor"], np.concatenate([*COLUMNS["score"].values()]))
-    assert "'factor' is no adjustment factor, by its values: a further column" in notes
+@pytest.mark.parametrize("kind", ["score", "negative"])
+def test_a_score_called_factor_stays_a_column(kind: str, tmp_path: Path) -> None:
+    """In a file of bars, and joined to them."""
+    frames = files(kind, "factor")
+    summary, own = run(tmp_path / "bars", texts(frames))
+    for notes, bars in ((summary.notes, own), joined(tmp_path / "joined", frames, "factor")):
+        np.testing.assert_array_equal(bars["factor"], np.concatenate([*COLUMNS[kind].values()]))
+        np.testing.assert_array_equal(bars["close"][:DAYS], frames["A"]["Close"])
+        assert "'factor' is no adjustment factor, by its values: a further column" in notes
 
 
 @pytest.mark.parametrize("kind", ["divisor", "multiplier", "of a day"])

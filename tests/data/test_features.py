@@ -43,7 +43,7 @@ def ema(values: Array, period: int) -> Array:
 
 
 @given(seed=st.integers(0, 10_000), bars=st.integers(60, 200))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_indicators_follow_their_formulas(seed: int, bars: int) -> None:
     prices = random_bars(seed, bars)
     close, found = prices["close"], compute_features(**prices)
@@ -66,7 +66,7 @@ def test_indicators_follow_their_formulas(seed: int, bars: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000), power=st.integers(-12, 12))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_power_of_two_changes_no_bit_and_ten_next_to_nothing(seed: int, power: int) -> None:
     def inputs(factor: float) -> Array:
         bars = {name: price.astype(np.float32) * np.float64(factor) for name, price in random_bars(seed, 80).items()}
@@ -95,7 +95,7 @@ def test_stationary_prices_refer_to_the_last_traded_close() -> None:
 
 
 @given(seed=st.integers(0, 1000), missing=st.floats(0.0, 0.9))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_observed_features_are_standard_bounded_and_never_missing(seed: int, missing: float) -> None:
     data = loader_of(random_panel(np.random.default_rng(seed), 80, 4, missing=missing)).data_array
     inputs = observed_features(data, normalization_stats(data, len(data) - 1), 3.0)

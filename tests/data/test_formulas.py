@@ -372,7 +372,7 @@ CONDITIONS = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(FORMULAS | SEASONAL, st.none() | CONDITIONS, st.integers(30, 398), st.integers(0, 1000))
 def test_no_value_depends_on_a_later_day(
     formula: Formula, condition: tuple[str, str] | None, day: int, seed: int

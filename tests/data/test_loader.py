@@ -120,7 +120,7 @@ def messy_frame(rng: np.random.Generator) -> pd.DataFrame:
 
 
 @given(seed=st.integers(0, 10_000), part=st.integers(1, 40), group=st.integers(1, 40))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_parts_of_a_messy_file_make_what_a_pivot_makes(
     seed: int, part: int, group: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

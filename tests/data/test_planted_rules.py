@@ -39,7 +39,7 @@ def covariances(space: StateSpace, days: int) -> tuple[Float64Array, Float64Arra
     return of_returns, seen * phi ** np.arange(days - 1, -1, -1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(spaces)
 def test_the_filter_weighs_returns_as_the_best_linear_estimate_does(space: StateSpace) -> None:
     # Enough days for the oldest to weigh nothing, by how fast the filter forgets.
@@ -78,7 +78,7 @@ def test_realised_trades_earn_what_is_expected_one_to_one(kind: str) -> None:
         assert slopes.mean() > 4 * standard_error(slopes)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 38))
 def test_scores_do_not_see_later_bars(kind: str, seed: int, last: int) -> None:
     config = SyntheticConfig(kind=kind, days=40, stocks=4)
@@ -93,7 +93,7 @@ def test_scores_do_not_see_later_bars(kind: str, seed: int, last: int) -> None:
     assert (before[: last + 1] == after[: last + 1]).all()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 38))
 def test_drift_and_oracle_see_no_later_noise(kind: str, seed: int, last: int) -> None:
     """Nor does the drift; what is read of it ahead of a lead is known already."""
@@ -121,7 +121,7 @@ def regime_chance(mean_returns: Float64Array, variance: float) -> Float64Array:
     return np.array(chances)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_the_regime_rule_is_bayes_rule(seed: int, stocks: int) -> None:
     config = SyntheticConfig(kind="regime", days=60, stocks=stocks)

@@ -61,7 +61,6 @@ def flat(ticker: str, close: float, volume: float = np.nan) -> tuple[Any, ...]:
 
 TURKISH = '"Tarih","\u015eimdi","A\u00e7\u0131l\u0131\u015f","Y\u00fcksek","D\u00fc\u015f\u00fck","Hac."\n'
 QUOTED = '"02.01.2020","50,09","49,78","50,59","49,28","1,23M"\n'
-BDH = ",A,,,,B,,,\nDates," + ",".join(["PX_OPEN", "PX_HIGH", "PX_LOW", "PX_LAST"] * 2)
 READ = {
     "Turkish": (TURKISH + QUOTED, [("X", 49.78, 50.59, 49.28, 50.09, 1.23e6)]),
     "tickers of quantmod": (
@@ -121,7 +120,6 @@ def test_what_a_file_shows_settles_it(text: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows[PRICES], np.tile(CLOSE, (4, 1)).T)
 
 
-RETURNS = 1 + 0.01 * np.random.default_rng(2).standard_normal((24, 2))
 SHIFTED = [f"{day + pd.Timedelta(days=1):%Y-%m-%d}" for day in pd.bdate_range("2020-01-02", periods=30)]
 UNKNOWN = TURKISH.replace("imdi", "ilk").replace("Hac", "Lot") + QUOTED
 NSE = "SYMBOL,SERIES,OPEN,HIGH,LOW,CLOSE,TIMESTAMP\nABC,EQ,10,11,9,10,02-JAN-2020\nABC,N1,90,91,89,90,02-JAN-2020\n"

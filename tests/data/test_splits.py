@@ -77,7 +77,6 @@ def test_fractions_that_leave_no_holdout_are_named() -> None:
         make_splits(100_000, config, EnvironmentConfig())
 
 
-@settings(deadline=None)
 @given(spans(), st.integers(1, 40))
 def test_spaced_windows_are_distinct_sorted_and_cover_the_span(case: tuple[Span, int], count: int) -> None:
     span, steps = case
@@ -91,7 +90,6 @@ def test_spaced_windows_are_distinct_sorted_and_cover_the_span(case: tuple[Span,
         assert gaps.min() > 0 and gaps.max() - gaps.min() <= 1
 
 
-@settings(deadline=None)
 @given(spans(), st.integers(1, 40), st.integers(0, 2**32))
 def test_one_random_window_starts_in_each_equal_part_of_the_span(case: tuple[Span, int], count: int, seed: int) -> None:
     span, steps = case
@@ -103,7 +101,6 @@ def test_one_random_window_starts_in_each_equal_part_of_the_span(case: tuple[Spa
         assert int(first) <= start - span.first <= min(math.ceil(end), possible - 1)
 
 
-@settings(deadline=None)
 @given(spans(), st.integers(1, 50))
 def test_a_span_shorter_than_an_episode_is_refused(case: tuple[Span, int], short_by: int) -> None:
     span, steps = case

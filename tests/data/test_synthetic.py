@@ -28,7 +28,7 @@ def standard_error(by_stock: Float64Array) -> float:
     return float(by_stock.std(ddof=1) / math.sqrt(len(by_stock)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(configs, st.integers(0, 2**63))
 def test_bars_are_whole_fit_single_precision_and_follow_from_the_seed(config: SyntheticConfig, seed: int) -> None:
     market, again = (synthetic_market(config, seed) for _ in range(2))

@@ -46,7 +46,7 @@ def targets_of(rng: np.random.Generator, steps: int, stocks: int, is_signed: boo
     return weights * rng.choice([-1.0, 1.0], weights.shape) if is_signed else weights
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 10**6),
     gaps=st.sampled_from([0.0, 0.3, 0.8]),

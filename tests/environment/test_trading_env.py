@@ -64,7 +64,7 @@ class Shown:
         return worth / self.curve[-1], gain, np.stack((last, age, missing))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 25),
@@ -242,7 +242,7 @@ def of_lane(value: Any, lane: int) -> Any:
     return value[lane] if isinstance(value, np.ndarray) else value
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 2**32))
 def test_lanes_are_bit_for_bit_what_each_window_is_alone(narrow: Market, seed: int) -> None:
     rng, lanes = np.random.default_rng(seed), 3

@@ -116,7 +116,7 @@ def test_who_never_trades_is_not_better() -> None:
     assert "not significantly different from rule (+0.0, interval +0.0 to +0.0)" in idle.sentence
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(1, 400))
 def test_selection_timing_and_exposure_sum_to_the_returns(seed: int, trials: int) -> None:
     rng = np.random.default_rng(seed)

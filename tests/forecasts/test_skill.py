@@ -36,7 +36,7 @@ from utils.statistics import (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 9))
 def test_coefficients_are_those_of_scipy_day_by_day(seed: int, days: int, stocks: int) -> None:
     rng = np.random.default_rng(seed)

@@ -25,7 +25,7 @@ def drawn(seed: int, lanes: int, stocks: int, spread: float, k: float) -> dict[s
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from([2, 5, 40]), st.sampled_from([0.01, 0.1]), st.sampled_from([0.005, 0.1]))
 def test_no_trade_pays_and_the_budget_is_met(seed: int, stocks: int, spread: float, k: float) -> None:
     given_ = drawn(seed, 20, stocks, spread, k)
@@ -55,7 +55,7 @@ def test_no_trade_pays_and_the_budget_is_met(seed: int, stocks: int, spread: flo
     assert fits.all(), "cash makes capital dearer"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 3, 40]))
 def test_without_forecasts_orders_are_the_benchmarks_to_the_bit(seed: int, stocks: int) -> None:
     """Also on the days on which it trades, and where nothing is held yet."""

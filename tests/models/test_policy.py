@@ -39,7 +39,7 @@ def test_differences_are_believed_as_far_as_said_and_the_level_is_the_price() ->
         torch.testing.assert_close(higher.price, found.price + 7.0, atol=1e-4, rtol=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.0, 0.002]))
 def test_budget_and_stocks_that_cannot_be_traded_or_told(seed: int, shrink: float, cost: float) -> None:
     """Also where the account has stocks beyond those with scores, of which it holds what the benchmark does."""

@@ -17,7 +17,7 @@ def transitions(count: int, **changes: Tensor) -> dict[str, Tensor]:
     return {name: torch.zeros(count, dtype=dtype) for name, (_, dtype) in FIELDS.items()} | changes
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(1, 9), st.lists(st.integers(0, 25), max_size=12))
 def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
     ring = TensorRing(capacity, {"number": ((), torch.int32), "pair": ((2,), torch.float32)})

@@ -58,7 +58,7 @@ def equity_of(rows: pd.DataFrame) -> list[float]:
     return equity
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10_000))
 def test_what_was_ordered_is_traded(seed: int) -> None:
     rows = drawn_orders(seed)

@@ -32,7 +32,7 @@ def draws(count: int) -> list[list[list[float]]]:
     ]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seeds, st.integers(0, 5))
 def test_state_restores_every_generator_through_json(seed: int, drawn_before: int) -> None:
     seed_everything(seed)
@@ -48,7 +48,6 @@ def test_state_restores_every_generator_through_json(seed: int, drawn_before: in
     assert draws(drawn_before + 3)[drawn_before:] == expected, "the same seed gives the same numbers"
 
 
-@settings(deadline=None)
 @given(seeds, names, names)
 def test_named_streams_depend_on_seed_and_name_alone(seed: int, name: str, other: str) -> None:
     expected = torch.rand(4, generator=named_generator(seed, name))

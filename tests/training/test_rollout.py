@@ -48,7 +48,7 @@ def agent() -> DDPGAgent:
     st.sampled_from((0.0, 10.0)),
     st.sampled_from((0.0, 0.3, 1.0)),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_lanes_are_what_each_would_be_alone(seed: int, fill: str, volume_cap: float, shrink: float) -> None:
     """As policies bit for bit, and by what an agent does on observations, to their rounding."""
     rules = tiny_rules(fill=fill, volume_cap=volume_cap, cost_bps=20.0)
@@ -174,7 +174,7 @@ def test_days_that_no_window_plays_have_no_forecast_and_change_nothing(monkeypat
     assert torch.equal(results.profit_percent, expected.profit_percent)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 800))
 def test_thinning_is_even(days: int, windows: int, most: int) -> None:
     """Up to the limit, each day and each window keeps as many transitions as any other, up to one."""
