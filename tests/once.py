@@ -10,9 +10,12 @@ from unittest import mock
 
 from torch import Tensor
 
+from environment.portfolio import Portfolio
+
 
 class _Described(pickle.Pickler):
-    """Writes values, and of functions which they are; torch would write an equal tensor otherwise each time."""
+    """Writes values, of functions which they are, and of a portfolio not what it did before; torch would write an
+    equal tensor otherwise each time."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -21,6 +24,8 @@ class _Described(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return str(value.dtype), value.shape, value.cpu().numpy().tobytes()
+        if isinstance(value, Portfolio):
+            return value.quotes, value.rules, value.parts, value.account.is_signed, value._fees, value.rebalanced
         if isinstance(value, type) or not callable(value):
             return None
         self.functions.append(value)
