@@ -346,7 +346,6 @@ def test_evidence_is_what_orders_earn_on_the_days_of_other_folds(
         assert cost == pytest.approx(np.mean(paid), rel=1e-6) and cost > 0
 
 
-@pytest.mark.usefixtures("all_formulas")
 def test_agents_that_found_noise_are_no_evidence() -> None:
     """Out of fold, on markets without structure: small p-values are about as rare as they say."""
     found = list[Evidence]()
