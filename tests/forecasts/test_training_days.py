@@ -1,6 +1,7 @@
 """Training days: outcomes and transitions as in plain Python, folds, gains, and forecasts out of fold."""
 
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from data.features.inputs import BANK, INPUTS
+from data.features.formulas import Formulas
+from data.features.grammar import Formula
+from data.features.inputs import BANK, INPUTS, TradeInputs
 from data.market import Market
 from data.splits import Span
 from environment.quotes import Quotes
@@ -26,7 +29,7 @@ from training.forecasts.gains import input_gains
 from training.forecasts.outcomes import discounted_returns
 from training.forecasts.samples import Moments, Samples
 from training.forecasts.training_days import TrainingDays
-from utils.arrays import Float64Array
+from utils.arrays import BoolArray, Float64Array
 from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 from utils.errors import DataError
 from utils.statistics import expected_maximum
@@ -109,6 +112,27 @@ def test_later_prices_of_the_last_fold_do_not_reach_what_is_forecast_on_its_firs
     bars = days.tradable[early]
     one, two = (torch.from_numpy(own.inputs.of(MARKET, early))[bars][:, BANK + 2] for own in (days, other))
     assert correlation_of(one, two) < 0.95
+
+
+def test_formulas_that_forecast_a_fold_are_found_outside_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found is another number of each set of days; those of all training days are the deployed ones."""
+    market, sets = learnable_market(4), list[BoolArray]()
+
+    def found(place: int) -> Formulas:
+        return Formulas((Formula("intraday"),), ((1.0 + place, -1.0 - place),))
+
+    def search(inputs: TradeInputs, market: Market, days: slice, learned: Sequence[BoolArray]) -> list[Formulas]:
+        sets.extend(learned)
+        return [found(place) for place in range(len(learned))]
+
+    monkeypatch.setattr(TradeInputs, "fit_formulas", search)
+    days = days_of(market)
+    rows, apart = days.samples.x, days.samples.longest
+    assert days.inputs.formulas == found(0) and len(sets) == 1 + days.folds
+    for place, (learned, (_, test)) in enumerate(zip(sets[1:], days.samples.folds, strict=True), 1):
+        assert learned.any() and not learned[max(0, test.start - apart) : test.stop + apart].any()
+        told = torch.from_numpy(found(place).of(market, test)).permute(1, 2, 0)[rows.has_bar[rows.here(test)]]
+        torch.testing.assert_close(rows.separate[rows.rows(test), -2:].float(), told, rtol=1e-3, atol=1e-3)
 
 
 def correlation_of(one: Tensor, two: Tensor) -> float:
