@@ -138,18 +138,6 @@ class Walk:
 
     def rows(self) -> list[tuple[str, str, Any, str]]:
         with self.journal() as journal:
-            kinds = (
-                "open",
-                "session",
-                "intent",
-                "answer",
-                "unknown",
-                "hold",
-                "doubt",
-                "stop",
-                "go",
-                "missed",
-                "event",
-            )
+            kinds = ["open", "session", "intent", "answer", "unknown", "hold", "doubt", "stop", "go", "missed", "event"]
             rows = [row for kind in kinds for row in journal.of(kind).values()]
             return [(row.kind, row.key, row.body, row.hash) for row in sorted(rows, key=lambda row: row.number)]
