@@ -16,7 +16,7 @@ from data.features.nine import CLOSE, NormalizationStats
 from data.features.wide import WideBars
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
-from utils.arrays import BoolArray, DateArray, Float32Array, Int64Array
+from utils.arrays import BoolArray, DateArray, Float32Array, Float64Array, Int64Array
 from utils.config.trader import DataConfig, EnvironmentConfig
 
 logger = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ def _is_event(values: Float32Array) -> bool:
     return 0 < 2 * int((known & (values != 0)).sum()) < int(known.sum())
 
 
-def is_market_wide(values: NDArray[np.floating]) -> bool:
+def is_market_wide(values: Float32Array | Float64Array) -> bool:
     """Tell whether all (days, columns) values of a day are the same, as an index's or a rate's are."""
     known = np.isfinite(values)
     several = known.sum(axis=1) > 1

@@ -317,4 +317,6 @@ class DDPGAgent:
                 state.setdefault(part, {})[key] = value
             return cls.from_state(state, device)
         except (OSError, SafetensorError, ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"expected an agent saved by DDPGAgent.save, got {path}: {error}") from error
+            raise ConfigError(
+                f"expected an agent saved by DDPGAgent.save, got {path}: {' '.join(str(error).split())}"
+            ) from error
