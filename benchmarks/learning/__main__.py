@@ -1,19 +1,27 @@
-"""Studies of learning: `python -m benchmarks.learning markets|parts|null|structures|laws`.
+"""Studies of learning: `python -m benchmarks.learning markets|parts|null|structures|laws|peers`.
 
 `markets`: what is earned on unseen paths of planted markets. `parts`: what each part earns, see `ablations.py`. `null`:
 what is believed where nothing can be learned. `structures`: hidden markets of the literature. `laws`: markets of laws
-drawn at random. See the files of these names. All take settings of main.py as further flags, do their jobs one by one
-or --jobs at a time, append each result to the JSON lines of --json, and go on from there when started again.
+drawn at random. `peers`: deep agents of another library. See the files of these names. All take settings of main.py as
+further flags, do their jobs one by one or --jobs at a time, append each result to the JSON lines of --json, and go on
+from there when started again.
 """
 
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.learning import ablations, markets, null, structures
+from benchmarks.learning import ablations, markets, null, peers, structures
 from benchmarks.learning.laws import study as laws
 from benchmarks.learning.study import Study, ending, study_config, study_executor
 
-STUDIES = {"markets": markets, "parts": ablations, "null": null, "structures": structures, "laws": laws}
+STUDIES = {
+    "markets": markets,
+    "parts": ablations,
+    "null": null,
+    "structures": structures,
+    "laws": laws,
+    "peers": peers,
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:

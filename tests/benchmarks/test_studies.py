@@ -1,6 +1,7 @@
 """Studies of learning: results are kept and not made twice, unseen paths are unseen, null markets hold nothing."""
 
 import pickle
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import ablations, markets, structures
+from benchmarks.learning import ablations, markets, peers, structures
 from benchmarks.learning.ablations import BASE, LINES, Difference
 from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.study import Experiment, holm, ratio, run_study, study_config
@@ -329,3 +330,18 @@ def test_study_of_structures(studied: Studied) -> None:
     _, more = studied(*words, *LEARNING, "--told", "no", "--part", part)
     assert [record["part"] for record in more] == [None, None, part]
     assert more[2]["correlation"] != more[0]["correlation"] != 0.0
+
+
+def test_peers_learn_as_long_as_we_do_or_are_refused(
+    studied: Studied, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["peers", "--seeds", "1", "--kinds", "momentum", "--generations", "1"]
+    with monkeypatch.context() as absent:
+        absent.setitem(sys.modules, "stable_baselines3", None)
+        with pytest.raises(SystemExit, match="2"):
+            studied(*words)
+    assert "pip install stable-baselines3" in capsys.readouterr().err
+    pytest.importorskip("stable_baselines3")
+    shown, kept = studied(*words)
+    assert shown[1].startswith("momentum") and set(kept[0]["excess"]) == {CHAMPION, IN_FULL, *peers.PEERS}
+    assert all(steps > 0 for steps in kept[0]["steps"].values())
