@@ -480,7 +480,7 @@ def test_a_judgement_hands_on_frames_and_shows_itself_in_few_lines(market: Trade
 
 
 DEPTHS = {"policies": 1, "active_share": 1, "correlation": 1, "importance": 1, "known_biases": 1, "dates": 1}
-DEPTHS |= {"information_coefficients": 2, "return_percent_at_cost_bps": 2}
+DEPTHS |= {"active_correlation": 1, "information_coefficients": 2, "return_percent_at_cost_bps": 2}
 
 
 def fields(found: dict[str, Any], names: int = 0) -> Iterator[str]:
@@ -536,3 +536,9 @@ def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_bef
     assert alike["plain 60-day momentum"] == pytest.approx(1.0) != alike["60-day momentum"]
     assert alike["index"] == pytest.approx(alike["equal weight"])
     assert "% active share, correlation 1.00" in render(own) and "Beside index" in render(own)
+    best = drift(market.market.wide(market.market.investable_columns)).rank(axis=1, ascending=False) <= 2
+    half = (best / 4 + 1 / 12)[::5]
+    half.attrs["returns"] = "weights"
+    follows = judge(market, {"half": half}, judging=QUICK).evaluations["half"]
+    assert follows.played.active_share["plain 60-day momentum"] > 0.2
+    assert "over equal weight has a correlation of 1.00 with what plain 60-day momentum does" in follows.sentence

@@ -95,6 +95,8 @@ class PlayedPolicies:
     `asked` is None."""
     correlation: Mapping[str, float] = field(default_factory=dict)
     """Of its daily returns with those of the same and of the index; NaN where either never changes."""
+    active_correlation: Mapping[str, float] = field(default_factory=dict)
+    """The same, of daily returns over the benchmark's."""
 
     @classmethod
     def joined(cls, parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
@@ -281,12 +283,13 @@ class Baselines:
 
     def _alike(self, judged: Played) -> dict[str, Any]:
         """Return active shares and correlations of an account."""
-        beside = self.beside_weights
+        beside, held = self.beside_weights, self.played[self.setup.benchmark].curves.daily[0] * (not judged.is_neutral)
         curves = {name: one.curves for name, one in beside.items()} | self.index
-        daily = {name: curve.daily[0] for name, curve in curves.items()}
+        daily, own = pd.DataFrame({name: curve.daily[0] for name, curve in curves.items()}), judged.curves.daily[0]
         shares = {n: float(0.5 * np.abs(judged.held - one.held).sum(axis=2).mean()) for n, one in beside.items()}
-        correlation = pd.DataFrame(daily).corrwith(pd.Series(judged.curves.daily[0])).to_dict()
-        return {"active_share": shares, "correlation": correlation}
+        correlation = daily.corrwith(pd.Series(own)).to_dict()
+        active = daily.sub(held, axis=0).corrwith(pd.Series(own - held)).to_dict()
+        return {"active_share": shares, "correlation": correlation, "active_correlation": active}
 
     def _untraded(self, closes: Float64Array, exposure: float) -> EquityCurves:
         """Return an account that follows (D + 1,) closes without a trade."""

@@ -133,6 +133,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
         "verdict": _verdict(evaluation),
         "active_share": dict(evaluation.played.active_share),
         "correlation": dict(evaluation.played.correlation),
+        "active_correlation": dict(evaluation.played.active_correlation),
         "asked": asked and {key: value for key, value in dataclasses.asdict(asked).items() if key != "refused"},
         "information_coefficients": {
             name: {str(sessions): dataclasses.asdict(one) for sessions, one in values.items()}
@@ -248,6 +249,7 @@ def render(evaluation: Evaluation) -> str:
         monthly_returns(evaluation.dates, evaluation.equity[name])
         for name in (evaluation.judged, evaluation.played.benchmark)
     )
+    shares = evaluation.played.active_share
     earned = (
         f"{name} {number(evaluation.policies[name]['return'].value, 1, is_signed=True)} %"
         for name in (*evaluation.earned, evaluation.played.benchmark)
@@ -268,7 +270,7 @@ def render(evaluation: Evaluation) -> str:
             "evidence": evaluation.evidence_sentence,
             "networks": evaluation.untrained and f"Networks: {evaluation.untrained}.",
         },
-        alike=(EQUAL, BENCHMARK, PLAIN_MOMENTUM, INDEX),
+        alike=(EQUAL, BENCHMARK, PLAIN_MOMENTUM, INDEX, min(shares, key=shares.__getitem__, default=EQUAL)),
         months=month_abbr[1:],
         monthly=[
             (year, months, (own, other, own - other))

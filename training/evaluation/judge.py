@@ -67,8 +67,9 @@ _POSITION_COLUMNS = (
     *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
     *("costs", "profit", "fills", "reason"),
 )
-DISGUISE = 0.02
-"""Active share below which a policy is another one in disguise."""
+DISGUISE, FOLLOWS = 0.02, 0.9
+"""Active share below which a policy is another one in disguise, and correlation of what both earn over the benchmark
+from which on it follows another one."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,12 @@ class Evaluation:
         shares, plain = self.played.active_share, self.played.benchmark
         # A rule that follows nothing is the benchmark, too, which tells more.
         name = plain if shares.get(plain, 1.0) < DISGUISE else min(shares, key=shares.__getitem__, default=plain)
+        together = {n: value for n, value in self.played.active_correlation.items() if value >= FOLLOWS}
         if shares.get(name, 1.0) < DISGUISE and self.judged != CHAMPION:
             said.append(f"It is {name} to within {100 * shares[name]:.1f}% of the equity.")
+        elif together and self.judged != CHAMPION:
+            name = max(together, key=together.__getitem__)
+            said.append(f"What it earns over {plain} has a correlation of {together[name]:.2f} with what {name} does.")
         return " ".join(said).strip()
 
     @property
