@@ -53,7 +53,7 @@ SLOW = (
     *("box/test_first_hour", "data/test_planted_decisions", "runs/test_tracker", "policies/test_sb3"),
 )
 """Tests of whole programs in processes of their own, and of studies: `pytest -m slow`."""
-MEASURE = psutil.Process.memory_full_info
+MEASURE, RESAMPLES = psutil.Process.memory_full_info, statistics.RESAMPLES
 ALL, SEARCH, DAYS = vars(Quantities)["names"], TradeInputs.fit_formulas, vars(TrainingDays)["of"]
 QUANTITIES = ("gap", "intraday", "rsi", "return_5", "range_shock_1")
 """Of which formulas of tiny runs are made."""

@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.learning import __main__ as learning
 from tests.benchmarks.study_cases import TINY, Studied, lines_of
+from tests.conftest import RESAMPLES
+from utils import statistics
 from utils.runs.console import setup_logging
 
 
@@ -16,8 +18,9 @@ def messages_are_no_results() -> None:
 
 
 @pytest.fixture(autouse=True)
-def measured_formulas(all_formulas: None) -> None:
-    """Search formulas as what is measured does."""
+def measured(all_formulas: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search formulas and resample accounts as what is measured does, in processes of their own, too."""
+    monkeypatch.setattr(statistics, "RESAMPLES", RESAMPLES)
 
 
 @pytest.fixture
