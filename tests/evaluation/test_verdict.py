@@ -169,6 +169,16 @@ def test_exposure_without_skill_is_not_praised_for_timing(kind: str) -> None:
         assert praised > 0.06, "a rising market pays who invests late"
 
 
+def test_a_perfect_timer_is_praised_for_timing() -> None:
+    rng = np.random.default_rng(0)
+    is_rising = np.repeat(rng.random(28) < 0.5, 10)
+    market = np.where(is_rising, 0.5, -0.5) + rng.standard_normal(280)
+    own = is_rising * market
+    found = verdict(own, own[None], np.zeros(280), is_rising.astype(float), market)
+    assert found.has_timing and found.has_skill and not found.has_selection
+    assert found.sentence.startswith("Skill in timing (+") and ", not in selection; " in found.sentence
+
+
 def test_the_baseline_that_earned_most_is_named_and_of_many_equals_rarely_called_better() -> None:
     rng = np.random.default_rng(0)
     champion, random, steady = rng.standard_normal(DAYS), rng.standard_normal((DRAWS, DAYS)), np.ones(DAYS)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.features.nine import CLOSE, OPEN
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio, play
 from models.ddpg_agent import DDPGAgent
@@ -49,6 +50,30 @@ def test_an_account_equals_its_backtest(seed: int, shrink: float, volume_cap: fl
     play(portfolio, follow(agent, forecasts), torch.tensor([START]), steps=sessions)
     assert [one["equity"] for one in said] == portfolio.account.equity_curve[:, 0].tolist()
     assert [one["benchmark"] for one in said] == portfolio.benchmark.equity_curve[:, 0].tolist()
+
+
+def test_the_books_of_an_account_add_up(tmp_path: Path) -> None:
+    """By hand: cash follows from fills and costs, shares from fills, equity from both; nobody forecasts: the benchmark
+    is held."""
+    for shrink in (1.0, 0.0):
+        walk = Walk(tmp_path / str(shrink), agent_of(3).shrunk(shrink))
+        walk.replay(range(START, START + 30))
+        cash, shares, last = CAPITAL, dict[str, float](), dict[str, float]()
+        for day, said in zip(range(START, START + 30), walk.of("session"), strict=True):
+            for fill in said["fills"]:
+                sign, column = (1 if fill["side"] == "buy" else -1), MARKET.tickers.index(fill["ticker"])
+                if not fill["reason"]:
+                    assert fill["price"] == MARKET.data_array[day, column, OPEN]
+                cash -= sign * fill["value"] + TINY_RULES.cost_rate * fill["value"]
+                shares[fill["ticker"]] = shares.get(fill["ticker"], 0.0) + sign * fill["shares"]
+            closes = zip(MARKET.tickers, MARKET.data_array[day, :, CLOSE].tolist(), strict=True)
+            last |= {ticker: close for ticker, close in closes if np.isfinite(close)}
+            assert said["cash"] == pytest.approx(cash, abs=1e-6)
+            assert said["positions"] == pytest.approx({k: v for k, v in shares.items() if v > 1e-9})
+            assert said["equity"] == pytest.approx(cash + sum(n * last[one] for one, n in said["positions"].items()))
+            if not shrink:
+                assert said["equity"] == pytest.approx(said["benchmark"], rel=1e-5)
+        assert shrink or max(abs(one["result"]) for one in walk.of("session")) == 0.0
 
 
 class Remembering(DDPGAgent):
