@@ -46,7 +46,7 @@ class _Peers(NamedTuple):
         alike /= norm[:, None]
         alike[(together < _LEAST) | (alike < _CHANCE / np.sqrt(np.maximum(together, 1)))] = 0.0
         np.fill_diagonal(alike, 0.0)
-        of = np.argpartition(-alike, min(_PEERS, len(alike)) - 1, axis=1)[:, :_PEERS]
+        of = np.argpartition(-alike, min(_PEERS, len(alike)) - 1, axis=1)[:, :_PEERS].copy()  # not all n x n
         weight = np.take_along_axis(alike, of, axis=1).astype(np.float64) ** 2
         return cls(of, weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-12))
 
