@@ -114,8 +114,9 @@ class FeatureInputs:
         A feature that never varies there but by rounding is left out; one that lacks values has an input that says so.
         """
         inputs, bars, stop = list[FeatureInput](), StockBars.bought(market, len(is_used)), len(is_used)
+        close = market.close[:stop]
         for feature in (one for one in market.features if one.group != LIBRARY):
-            read = FeatureValues(values_from(feature, bars)[:stop], market.close[:stop])
+            read = FeatureValues(values_from(feature, bars)[:stop], close)
             values = np.where(is_used, read.values, np.nan)
             known = values[np.isfinite(values)].astype(np.float64)
             if not known.size or np.ptp(known) <= _ROUNDING * np.abs(known).max():
