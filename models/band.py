@@ -88,13 +88,11 @@ def _shadow_price(
     price = torch.zeros_like(single.added)
     value, falls = single.excess(price, cost)
     sign = value.sign()
-    for _ in range(_STEPS):
-        step = price + value / falls
-        goes = (value.abs() > _FITS) & (step * sign > 0) & step.isfinite()
-        if price.device.type == "cpu" and not bool(goes.any()):
-            break
-        price = torch.where(goes, step, price)
-        value, falls = single.excess(price, cost)
+    price, value, falls = single.stepped(price, value, falls, sign, cost)
+    is_open = value.abs() > _FITS
+    if price.device.type == "cpu" and bool(is_open.any()):  # of thousands of stocks most lanes take more steps
+        left = single.at(is_open).stepped(*(part[is_open] for part in (price, value, falls, sign)), cost)
+        price[is_open], value[is_open], _ = left
     price, is_open = price.double(), value.abs() > _FITS
     if price.device.type != "cpu":  # a card would wait for its host
         return torch.where(is_open, lanes.looked_up(sign, cost), price)
@@ -125,6 +123,19 @@ class _Lanes(NamedTuple):
         active = torch.minimum(kept.clamp(min=0.0), self.most)
         total = active.sum(1) + cost * (active - self.before).abs().sum(1) + self.added
         return total, (self.fall * ((active == kept) & (kept != self.weights))).sum(1)
+
+    def stepped(
+        self, price: Tensor, value: Tensor, falls: Tensor, sign: Tensor, cost: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (L,) prices after some of Newton's steps, and what is taken there."""
+        for _ in range(_STEPS):
+            step = price + value / falls
+            goes = (value.abs() > _FITS) & (step * sign > 0) & step.isfinite()
+            if price.device.type == "cpu" and not bool(goes.any()):
+                break
+            price = torch.where(goes, step, price)
+            value, falls = self.excess(price, cost)
+        return price, value, falls
 
     def looked_up(self, sign: Tensor, cost: float) -> Tensor:
         """Return the (L,) prices nearest to 0, on the side of the sign, at which nothing is taken beyond the budget.
