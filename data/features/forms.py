@@ -207,7 +207,8 @@ class StockBars:
         """Take the first of its stocks; each is seen beside all of them. Values of features may be kept."""
         self.count, self.stop, self.known = count, stop, dict[str, Float32Array]()
         self.keeps = keeps and stop * count <= _KEPT_CELLS
-        self.whole: WideBars = market.wide(market.stock_columns, stop)
+        # What features keep of all stocks is kept once; days after these change nothing.
+        self.whole: WideBars = market.known_until("whole", stop, lambda last: market.wide(market.stock_columns, last))
         blocks = stock_blocks(stop, self.count)
         self.blocks = [market.wide(market.stock_columns[: self.count][block], stop) for block in blocks]
 
@@ -226,7 +227,7 @@ def values_from(feature: Feature, bars: StockBars) -> Float32Array:
     for some in [bars.whole] if feature.reads_all else bars.blocks:
         first, last = last, min(last + len(some.tickers), bars.count)
         with np.errstate(all="ignore"):
-            values[:, first:last] = feature.of(some).to_numpy(np.float32)[:, : last - first]
+            values[:, first:last] = feature.of(some).to_numpy(np.float32)[: bars.stop, : last - first]
     values[~np.isfinite(values)] = np.nan
     if bars.keeps:
         bars.known[feature.name] = values

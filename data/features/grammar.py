@@ -168,16 +168,18 @@ class Quantities:
             season: (days,) of the next session, each of which has slopes of its own.
         """
         returns, weight, known = self._next
-        season = np.zeros(len(values), dtype=np.int64) if season is None else season
-        of_day = np.stack((values * returns, values.astype(np.float64) ** 2 * weight))
-        for one in np.unique(season):
-            days = np.flatnonzero(season == one)
-            before = np.searchsorted(days, days - _KNOWN_LATER, side="right")
-            of_day[:, days] = np.pad(of_day[:, days].cumsum(axis=1), ((0, 0), (1, 0), (0, 0)))[:, before]
-        told, square = of_day
+        told, square = values * returns, values.astype(np.float64) ** 2 * weight
+        for of_day in (told, square):
+            if season is None:
+                of_day[:] = later(of_day.cumsum(axis=0), _KNOWN_LATER)
+                continue
+            for one in np.unique(season):
+                days = np.flatnonzero(season == one)
+                before = np.searchsorted(days, days - _KNOWN_LATER, side="right")
+                of_day[days] = np.pad(of_day[days].cumsum(axis=0), ((1, 0), (0, 0)))[before]
         usual = square.sum(axis=1, keepdims=True) / np.maximum(later(known, _KNOWN_LATER), 1)
-        slope = told / np.maximum(square + NO_RETURN * usual, 1e-12)
-        return np.asarray(np.nan_to_num(apart(np.where(self.has_bar, values * slope, np.nan))), dtype=np.float32)
+        told /= np.maximum(square + NO_RETURN * usual, 1e-12)
+        return np.asarray(np.nan_to_num(apart(np.where(self.has_bar, values * told, np.nan))), dtype=np.float32)
 
     @cached_property
     def _next(self) -> tuple[Float64Array, Float64Array, Float64Array]:
