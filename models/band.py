@@ -91,8 +91,8 @@ def _shadow_price(
     price, value, falls = single.stepped(price, value, falls, sign, cost)
     is_open = value.abs() > _FITS
     if price.device.type == "cpu" and bool(is_open.any()):  # of thousands of stocks most lanes take more steps
-        left = single.at(is_open).stepped(*(part[is_open] for part in (price, value, falls, sign)), cost)
-        price[is_open], value[is_open], _ = left
+        begun = price[is_open], value[is_open], falls[is_open], sign[is_open]
+        price[is_open], value[is_open], _ = single.at(is_open).stepped(*begun, cost)
     price, is_open = price.double(), value.abs() > _FITS
     if price.device.type != "cpu":  # a card would wait for its host
         return torch.where(is_open, lanes.looked_up(sign, cost), price)
