@@ -19,7 +19,7 @@ from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, OPEN, Normalizatio
 from data.market import Market
 from environment.account import COUNTS, Account
 from environment.portfolio import Portfolio
-from environment.positions import positions
+from environment.position_history import positions
 from environment.quotes import Quotes
 from utils.config.trader import EnvironmentConfig
 from utils.memory.census import counted
@@ -339,7 +339,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return {ticker: dict(zip(told, values, strict=True)) for ticker, *values in rows if values[0] != 0}
 
     def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
-        """List the positions of the episode so far, from first purchase to last sale, see `environment.positions`.
+        """List the positions of the episode so far, from first purchase to last sale, see
+        `environment.position_history`.
 
         Raises:
             RuntimeError: `get_episode_summary` has cleared those of the finished episode.

@@ -5,10 +5,10 @@ The critic learns by temporal differences what a position gains until it is sold
     q(x) = r + gamma * (q(x') if the actor keeps the position, else -cost of the sale)
 
 `x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs q less the shadow price of
-capital in the replayed account (see `models.band`). It chooses one of the drawn stocks of a day to buy, or none, and
-keeps or sells each position, relaxed to a softmax and a sigmoid with an entropy bonus (Haarnoja et al. 2018, "Soft
-actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action settings"); at the optimum its score of a
-stock is the critic's value.
+capital in the replayed account (see `models.target_weights`). It chooses one of the drawn stocks of a day to buy, or
+none, and keeps or sells each position, relaxed to a softmax and a sigmoid with an entropy bonus (Haarnoja et al. 2018,
+"Soft actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action settings"); at the optimum its score of
+a stock is the critic's value.
 
 Two things differ from the paper. The critic has no action among its inputs: it values a position, and the actor climbs
 the expected value of its choices. And the target networks are not only bootstrapped from: they are what acts in

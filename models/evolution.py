@@ -12,9 +12,9 @@ from torch import Tensor
 from utils.config.trader import EvolutionConfig
 
 GENES = ("risk", "largest", "exposure", "hurdle", "horizon", "doubt")
-"""Price of risk, see `models.band`; largest weight of a stock; price of the risk of being invested less than the
-benchmark; hurdle, multiples of its cost that a trade must be worth; sessions, 1 / (1 - gamma), of the discount; power
-of the gains of inputs, see `models.networks.ActorCritic`."""
+"""Price of risk, see `models.target_weights`; largest weight of a stock; price of the risk of being invested less than
+the benchmark; hurdle, multiples of its cost that a trade must be worth; sessions, 1 / (1 - gamma), of the discount;
+power of the gains of inputs, see `models.networks.ActorCritic`."""
 RISK, LARGEST, EXPOSURE, HURDLE, HORIZON, DOUBT = range(len(GENES))
 BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (0.5, 2.0), (2.5, 20.0), (0.25, 4.0))
 LOW, HIGH = torch.tensor(BOUNDS, dtype=torch.float64).log2().unbind(1)

@@ -1,4 +1,4 @@
-"""The policy: from what a unit of each stock is worth to target weights, see `models.band`.
+"""The policy: from what a unit of each stock is worth to target weights, see `models.target_weights`.
 
 A stock's score is what a unit of it gains until it is sold, in percent of its value. Differences between stocks decide
 what is held; the shadow price of capital takes up their level. The level of a day, less its usual one, decides how much
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from models.band import Band, target_weights
+from models.target_weights import Band, target_weights
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def decide(
         score, level, risk: (L, n), (L,) and (L, n) of the day, see `Forecasts`; of stocks beyond these nobody expects
             anything.
         genes: (L, 4 or more) price of risk, largest weight of a stock, price of the risk of cash, and hurdle, see
-            `models.band`.
+            `models.target_weights`.
         weights, held, wanted, can_trade: see `target_weights`.
         cost: of a purchase or a sale, share of its value.
         shrink, timing: (L,) or for all, shares of the differences between scores and of levels that are believed.

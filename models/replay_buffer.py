@@ -23,7 +23,7 @@ class AccountTransitions:
     cash: Tensor
     """(N,) float32 share of the equity."""
     price: Tensor
-    """(N,) float32 shadow price of the account's capital, percent, see `models.band`."""
+    """(N,) float32 shadow price of the account's capital, percent, see `models.target_weights`."""
     reward: Tensor
     """(N,) float32 change of equity, percent of the initial capital."""
     next_cash: Tensor

@@ -1,4 +1,4 @@
-"""The loop of evolutionary reinforcement learning (Khadka and Tumer 2018): evaluate, evolve, train, validate.
+"""The phases of evolutionary reinforcement learning (Khadka and Tumer 2018): evaluate, evolve, train, validate.
 
 In the paper one agent learns by gradient beside a population that only evolves, and is copied into it now and then.
 Here all agents of the population learn by gradient from the shared replay buffer, so that there is nobody to copy;

@@ -39,7 +39,7 @@ from data.market import Market, build_market
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import CHAMPION, IN_FULL, RANDOM
 from training.evaluation.compared import Baselines
-from training.evaluation.nulls import rearranged
+from training.evaluation.permutation_nulls import rearranged
 from training.evaluation.play import account_of_agent
 from training.evaluation.verdict import verdict
 from utils.arrays import Float64Array

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.learning.null import DRAWN, NULL_MARKETS, clustered_market, drawn_market, rising
 from data.synthetic.built_in import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import Studied, tiny_config
-from training.evaluation.nulls import rearranged
+from training.evaluation.permutation_nulls import rearranged
 
 
 @settings(max_examples=30)

@@ -23,7 +23,7 @@ from tests.small_market import TINY_RULES, market_of
 from tests.tiny import trending_panel
 from tests.tiny_run import frame
 from training.evaluation.baselines import EQUAL, SURVIVORS, Tuning
-from training.evaluation.nulls import Active
+from training.evaluation.permutation_nulls import Active
 from training.evaluation.play import EvaluationSetup, play_held
 from utils.errors import DataError
 

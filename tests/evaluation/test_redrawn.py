@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from tests.market_cases import random_panel, random_volume
 from tests.small_market import market_of
-from training.evaluation.nulls import redrawn
+from training.evaluation.permutation_nulls import redrawn
 
 
 @settings(max_examples=15)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny import seeded
-from training.evaluation.nulls import Active, Timing
+from training.evaluation.permutation_nulls import Active, Timing
 from training.evaluation.verdict import Verdict, outcome, verdict
 from utils.arrays import Float64Array
 from utils.statistics import mean_test

@@ -17,7 +17,7 @@ from data.splits import Span
 from data.synthetic.built_in import PlantedScores
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
-from environment.positions import daily_table, positions
+from environment.position_history import daily_table, positions
 from training.evaluation.baselines import (
     BENCHMARK,
     CASH,
@@ -34,7 +34,7 @@ from training.evaluation.baselines import (
     simple_rules,
 )
 from training.evaluation.measures import EquityCurves
-from training.evaluation.nulls import Active
+from training.evaluation.permutation_nulls import Active
 from training.evaluation.play import (
     Asked,
     EvaluationSetup,
@@ -76,7 +76,7 @@ class PlayedPolicies:
     traded: Float64Array
     """(D, n) value that the judged account bought on each day after the first, negative: sold."""
     positions: Sequence[dict[str, Any]]
-    """Of the judged account, see `environment.positions`, with the `value` of what is left, which is part of the
+    """Of the judged account, see `environment.position_history`, with the `value` of what is left, which is part of the
     profit."""
     selection: Float64Array
     """(D,) daily returns of the judged account less the mean of its weights in other stocks, percent."""

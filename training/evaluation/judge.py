@@ -27,7 +27,7 @@ from training.evaluation.baselines import (
 from training.evaluation.compared import COSTS_BPS, PlayedPolicies
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
-from training.evaluation.nulls import Praise
+from training.evaluation.permutation_nulls import Praise
 from training.evaluation.verdict import FoldResult, Lead, Overfitting, Verdict, outcome, verdict, yearly
 from training.forecasts.look_ahead import LookAhead, look_ahead
 from training.forecasts.skill import Coefficient, rank_coefficients

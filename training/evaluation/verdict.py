@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from training.evaluation.nulls import Timing
+from training.evaluation.permutation_nulls import Timing
 from utils.arrays import Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR, YEAR_ROOT
 from utils.statistics import (

@@ -19,7 +19,7 @@ from training.evaluation.baselines import CHAMPION, NEXT_CLOSE, RANDOM, RESERVED
 from training.evaluation.compared import Baselines, at_costs
 from training.evaluation.export import SHOWN, record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.nulls import Praise, redrawn
+from training.evaluation.permutation_nulls import Praise, redrawn
 from training.evaluation.play import EvaluationSetup, account_of_agent
 from training.forecasts.skill import HORIZONS
 from training.policies.accounts import account_of, account_of_table, is_weights, values_of_function

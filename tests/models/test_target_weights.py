@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.band import Band, target_weights
+from models.target_weights import Band, target_weights
 
 COST = 0.002
 
