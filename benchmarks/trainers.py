@@ -42,7 +42,7 @@ def trainer_on(
 ) -> ERLTrainer:
     """Build a trainer whose agents are evaluated in an environment, and validated in one like it."""
     val_env, streams, device = env.twin(), random_streams(seed), env.account.device
-    days = TrainingDays.of(market, env.portfolio.quotes.first(len(env.tickers)), env.rules)
+    days = TrainingDays.of(market, env.portfolio.quotes.among(slice(len(env.tickers))), env.rules)
     require_memory_to_train(market, days, env, learning, evolution, evaluation)
     scale = days.transitions.reward_scale
     population = Population(evolution, learning, days.inputs, env.rules, device, streams, gains=days.gains, scale=scale)

@@ -51,11 +51,9 @@ class Quotes:
         prices = of(market.data_array[..., OPEN]), of(market.data_array[..., CLOSE])
         return cls.of(*prices, volume=volume, is_member=member)
 
-    def first(self, count: int) -> Quotes:
-        """Return those of the first stocks."""
-        if count == self.stocks:
-            return self
-        cut = {name: part[:, :count] for name, part in vars(self).items() if part is not None}
+    def among(self, stocks: slice) -> Quotes:
+        """Return those of some stocks."""
+        cut = {name: part[:, stocks] for name, part in vars(self).items() if part is not None}
         return Quotes(**cut)
 
     @property

@@ -82,7 +82,7 @@ def train(
         logger.info("Initializing persistent validation environment...")
         val_env = eval_env.twin()
 
-        days = TrainingDays.of(market, portfolio.quotes.first(len(eval_env.tickers)), config.env)
+        days = TrainingDays.of(market, portfolio.quotes.among(slice(len(eval_env.tickers))), config.env)
         learning, evolution, evaluation = config.learning, config.evolution, config.evaluation
         require_memory_to_train(market, days, eval_env, learning, evolution, evaluation)
         streams, scale = random_streams(config.seed), days.transitions.reward_scale

@@ -120,11 +120,11 @@ class TradeInputs:
         has_bar = np.ascontiguousarray(np.isfinite(market.close))
         return InputRows(days, has_bar, self.size, (*SHARED, *(INPUTS + place for place in self.features.shared)))
 
-    def rows_of(self, market: Market, days: slice) -> InputRows:
-        """Return the inputs of the stocks that have a bar on some days."""
+    def rows_of(self, market: Market, days: slice, within: InputRows | None = None) -> InputRows:
+        """Return the inputs of the stocks that have a bar on some days, perhaps `within` rows that are still empty."""
         _, (inputs, rows) = market.memo.get("rows", (0, (None, None)))
         if inputs is not self or not rows.days.start <= days.start <= days.stop <= rows.days.stop:
-            rows = self.rows(market, days)
+            rows = self.rows(market, days) if within is None else within.part(days)
             rows.fill(days, self.blocks(market, days))
             rows.fill_features(self.features, market, INPUTS)
             self.fill_formulas(rows, market, days)

@@ -36,6 +36,8 @@ class InputRows:
     """(rows,) int32."""
     has_bar: Tensor
     """(days, n) bool."""
+    whole: InputRows | None = None
+    """Of which these are a part, and share the memory."""
 
     def __init__(self, days: slice, has_bar: BoolArray, inputs: int, shared: Sequence[int] = ()) -> None:
         """Allocate the rows of (all days, n) bars on these days; `shared` are the places of inputs."""
@@ -82,11 +84,13 @@ class InputRows:
         other = copy.copy(self)
         for name in ("separate", "shared", "stock", "has_bar", "first_rows"):
             setattr(other, name, getattr(self, name).to(device))
+        other.whole = self.whole if other.separate is self.separate else None
         return other
 
     def part(self, days: slice) -> InputRows:
         """Return the rows of some of these days, which share their memory."""
         other, here, rows = copy.copy(self), self.here(days), self.rows(days)
+        other.whole = self.whole or self
         other.days, other.first = days, [row - rows.start for row in self.first[here.start : here.stop + 1]]
         other.first_rows = torch.tensor(other.first)
         other.separate, other.stock = self.separate[rows], self.stock[rows]
@@ -96,8 +100,10 @@ class InputRows:
     def joined(self, later: InputRows) -> InputRows:
         """Return the same rows and those of the days that follow."""
         assert self.days.stop == later.days.start
+        if self.whole is not None and self.whole is later.whole:
+            return self.whole.part(slice(self.days.start, later.days.stop))
         other = copy.copy(self)
-        other.days = slice(self.days.start, later.days.stop)
+        other.whole, other.days = None, slice(self.days.start, later.days.stop)
         other.first = [*self.first, *(self.first[-1] + row for row in later.first[1:])]
         other.first_rows = torch.tensor(other.first)
         for name in ("separate", "shared", "stock", "has_bar"):

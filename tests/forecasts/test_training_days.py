@@ -25,6 +25,7 @@ from models.policy import Forecasts
 from tests.market_cases import random_panel
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, rows_of, seeded
+from training.forecasts import outcomes
 from training.forecasts.gains import input_gains
 from training.forecasts.outcomes import discounted_returns
 from training.forecasts.samples import Moments, Samples
@@ -46,6 +47,17 @@ def days_of(market: Market, rules: EnvironmentConfig = TINY_RULES) -> TrainingDa
 @pytest.fixture(scope="module")
 def days() -> TrainingDays:
     return days_of(MARKET)
+
+
+def test_what_follows_lies_beside_the_training_days(days: TrainingDays) -> None:
+    """Of a large market both take gigabytes: together they are not copied, and not computed again."""
+    rows, last = days.samples.x, MARKET.splits.validation.last
+    both = rows.joined(days.inputs.rows_of(MARKET, slice(rows.days.stop, last + 1)))
+    assert both.separate.data_ptr() == rows.separate.data_ptr() and both.days == slice(rows.days.start, last + 1)
+    judged = slice(MARKET.splits.validation.first, last + 1)
+    anew = days.inputs.rows_of(replace(MARKET), judged)
+    np.testing.assert_array_equal(both.dense(judged), anew.dense(judged))
+    np.testing.assert_array_equal(days.later.dense(judged), anew.dense(judged))
 
 
 def test_results_of_a_fold_do_not_reach_the_networks_that_judge_it(days: TrainingDays) -> None:
@@ -276,12 +288,19 @@ RULES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", RULES, ids=str)
 @pytest.mark.parametrize("gamma", [0.0, 0.8, 1.0])
-def test_discounted_returns_are_those_of_one_stock_at_a_time(changes: dict[str, Any], gamma: float) -> None:
+def test_discounted_returns_are_those_of_one_stock_at_a_time(
+    changes: dict[str, Any], gamma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over gaps, late starts, ends of stocks and the end of the data, which is not known beyond."""
     rules, first, last = replace(TINY_RULES, **changes), 3, 70
     panel = random_panel(np.random.default_rng(8), 80, 12, missing=0.08, delist=0.4, halt=0.4)
     opened, close = panel[..., 0].astype(np.float64), panel[..., 3].astype(np.float64)
-    found = discounted_returns(Quotes.of(*map(torch.from_numpy, (opened, close))), rules, first, last, gamma)
+    quotes = Quotes.of(*map(torch.from_numpy, (opened, close)))
+    found = discounted_returns(quotes, rules, first, last, gamma)
+    monkeypatch.setattr(outcomes, "_STOCKS", 5)
+    torch.testing.assert_close(
+        discounted_returns(quotes, rules, first, last, gamma), found, rtol=0, atol=0, equal_nan=True
+    )
     assert found.shape == (last + 1 - first, 12)
     expected = np.full(found.shape, np.nan)
     for column in range(12):

@@ -193,7 +193,7 @@ def fit_supervised(
 
     try:
         train, rules = market.splits.train, tuning.portfolio.rules
-        quotes = tuning.portfolio.quotes.first(len(market.investable_columns))
+        quotes = tuning.portfolio.quotes.among(slice(len(market.investable_columns)))
         known = TrainingDays.of(market, quotes, rules) if known is None else known
         stop = len(market.dates) if refit_days else max(train.last + 1, days.stop)
         x = known.samples.x.to("cpu")

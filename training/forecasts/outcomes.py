@@ -13,6 +13,9 @@ from torch import Tensor
 from environment.quotes import Quotes
 from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 
+_STOCKS = 1000
+"""Of which outcomes are looked up at a time: for all of a large market they take gigabytes."""
+
 
 class Fills(NamedTuple):
     """What becomes of a position that is decided on at each close, (days, n) each."""
@@ -52,6 +55,10 @@ def discounted_returns(quotes: Quotes, rules: EnvironmentConfig, first: int, las
 
     NaN where the stock has no bar, or where a gain is not known by `last`.
     """
+    if quotes.stocks > _STOCKS:
+        blocks = range(0, quotes.stocks, _STOCKS)
+        parts = (quotes.among(slice(block, block + _STOCKS)) for block in blocks)
+        return torch.cat([discounted_returns(part, rules, first, last, gamma) for part in parts], dim=1)
     price, _, is_closed, _ = (part[first:] for part in fills(quotes, rules, last))
     gain = 100 * (price[1:] / price[:-1] - 1)
     result = torch.full_like(price, torch.nan)

@@ -56,11 +56,12 @@ class TrainingDays:
         Raises:
             DataError: there are too few results to fit to.
         """
-        train = market.splits.train
+        train, later = market.splits.train, market.splits.validation
         learned = np.arange(len(market.dates)) <= train.last
         with Progress("Preparing inputs", "fit") as shown:
             inputs = TradeInputs.fit(market, learned)
-            training = inputs.rows(market, slice(train.first, train.last + 1))
+            rows = inputs.rows(market, slice(train.first, later.last + 1))
+            training = rows.part(slice(train.first, train.last + 1))
             samples = Samples.of(training, quotes, rules, train, train.last, DISCOUNTS[:1])
             samples.require_enough()
             training.fill(training.days, inputs.banks(market, training.days))
@@ -77,8 +78,8 @@ class TrainingDays:
             for fold, refitted in zip(samples.folds, inputs.refitted(market, others), strict=True):
                 training.fill(fold.test, refitted.forecasts(market, fold.test), BANK)
                 shown.update()
-            later = market.splits.validation
-            validation = inputs.rows_of(market, slice(later.first, later.last + 1))
+            validation = inputs.rows_of(market, slice(train.last + 1, later.last + 1), rows)
+            validation = validation.part(slice(later.first, later.last + 1))
         samples = replace(samples, x=training.to(quotes.device))
         transitions = StockTransitions.of(samples, inputs, quotes, rules)
         risk = torch.from_numpy(relative_risk(market.close)).to(quotes.device)
