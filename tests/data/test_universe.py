@@ -61,7 +61,8 @@ def test_the_benchmark_sells_who_left_and_buys_who_joined_at_a_rebalancing() -> 
 @given(st.integers(0, 10_000), st.booleans(), st.booleans())
 def test_permuted_weights_are_those_of_other_members(seed: int, at_close: bool, changes: bool) -> None:
     """By hand: sums over stocks of weights times returns, before and after the fill, in each order of the stocks of a
-    spell; the mean is that of all orders. Without members the one that lacks a close counts for nothing."""
+    spell; the mean is that of all orders. Without members one that lacks closes for long counts for nothing; one that
+    lacks them for as long as an account waits is held at the last one."""
     rng, member = np.random.default_rng(seed), np.ones((6, 4), dtype=np.bool_)
     before, held = rng.normal(size=(2, 6, 4))
     open_, close = np.exp(0.05 * rng.normal(size=(2, 7, 4)))
@@ -69,8 +70,11 @@ def test_permuted_weights_are_those_of_other_members(seed: int, at_close: bool, 
     if changes:
         member[:, 3], member[4:, 0] = False, False
     else:
-        close[3, 3], member[:, 3] = np.nan, False
-    active = Active.of(before, held, open_, close, at_close=at_close, member=member if changes else None)
+        close[2:5, 3], member[:, 3] = np.nan, False
+    close[3:5, 2], open_[3:5, 2] = np.nan, np.nan
+    waits = {"at_close": at_close, "longest_gap": 2}
+    active = Active.of(before, held, open_, close, **waits, member=member if changes else None)
+    close[3:5, 2] = close[2, 2]
     fill = close[:-1] if at_close else np.where(np.isnan(open_[1:]), close[1:], open_[1:])
     night = fill / close[:-1] - 1
     session = close[1:] / close[:-1] - 1 - night
@@ -83,7 +87,7 @@ def test_permuted_weights_are_those_of_other_members(seed: int, at_close: bool, 
         np.testing.assert_allclose(active.selection[spell], earned[0] - np.mean(earned, axis=0), atol=1e-9)
         distance = np.abs(drawn[:, None, spell] - np.subtract(earned, earned[0])).max(axis=2)
         assert (distance.min(axis=1) < 1e-8).all() and len(np.unique(distance.argmin(axis=1))) == len(orders)
-    none = Active.of(before, held, open_, np.full_like(close, np.nan), at_close=at_close)
+    none = Active.of(before, held, open_, np.full_like(close, np.nan), **waits)
     assert not none.selection.any() and not none.permuted(3, torch.Generator()).any()
 
 

@@ -258,7 +258,10 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
     assert sources[:3] == ["p", "img", "img"], "the verdict, and equity and drawdown beside it"
     signs = [evaluation.verdict.selection.sign, evaluation.verdict.over_benchmark.sign]
     bars = charts.answer_bars(evaluation)
-    assert [bar.label for bar in bars] == [f"over {RANDOM}", f"over {EQUAL}"]
+    best = evaluation.verdict.best_baseline
+    assert best is not None
+    assert [bar.label for bar in bars] == [f"over {name}" for name in (RANDOM, EQUAL, best.name)]
+    signs.append(best.test.sign)
     assert [bar.kind for bar in bars] == [{1: "gain", 0: "none", -1: "loss"}[sign] for sign in signs]
     assert all(bar.label in page.texts[0] and bar.text in page.texts[0] for bar in bars)
     for bar, lead in zip(bars, evaluation.leads, strict=True):
@@ -272,8 +275,9 @@ def test_a_baseline_that_follows_nothing_is_told() -> None:
     one = small()
     assert one.idle == []
     curves = {**one.played.curves, MOMENTUM: one.played.curves[EQUAL]}
-    shown = Page(render(replace(one, played=replace(one.played, curves=curves))))
-    assert "60-day momentum: the same as equal weight, for" in shown.texts[0]
+    idle = replace(one, played=replace(one.played, curves=curves))
+    assert "60-day momentum: the same as equal weight, for" in Page(render(idle)).texts[0]
+    assert MOMENTUM not in [lead.policy for lead in idle.leads]
 
 
 def test_turnover_is_one_number_above_and_below() -> None:

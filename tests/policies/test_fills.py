@@ -37,7 +37,7 @@ REASONS = {
     "early": "outside of the judged days",
     "both": "with both value and shares",
     "nothing": "sale of what is not held",
-    "free": "without a price above 0",
+    "free": "without a finite price above 0",
 }
 
 
@@ -95,11 +95,25 @@ def test_two_hundred_impossible_fills_are_named_and_change_nothing() -> None:
         if kind:
             assert named[place] == REASONS[kind], row
     assert len(named) == 201, "and a sale of more than is held"
-    most, *_ = counts = refused["reason"].value_counts().tolist()
-    assert f"201 of 203 rows were not done as claimed, see refused.csv: {most} " in asked.warning
-    assert f", and {201 - most} for other reasons." in asked.warning
-    assert [count for _, count, turnover in asked.undone if turnover is None] == counts
+    counts, early = refused["reason"].value_counts(), int((refused["reason"] == REASONS["early"]).sum())
+    most, done = counts.drop(REASONS["early"]).max(), 201 - early
+    assert f"{early} of 203 rows lie outside of the judged days: the account begins in cash." in asked.warning
+    assert f"{done} of 203 rows were not done as claimed, see refused.csv: {most} " in asked.warning
+    assert f", and {done - most} for other reasons." in asked.warning
+    assert [count for _, count, turnover in asked.undone if turnover is None] == counts.tolist()
     np.testing.assert_array_equal(equity, asked_of(GOOD)[1])
+
+
+def test_prices_of_cents_have_ranges_too() -> None:
+    """Half a cent is much of a price of three cents: 13% below the low is refused, half a percent is not."""
+    data = MARKET_OF_FILLS.data_array.copy()
+    data[:, COLUMNS[0], :4] *= 0.03 / data[FIRST + 2, COLUMNS[0], LOW]
+    market = replace(MARKET_OF_FILLS, data_array=data)
+    row = possible(FIRST + 2, 900.0, 0.5)
+    for part, count in ((0.87, 1), (0.996, 0)):
+        low = float(data[FIRST + 2, COLUMNS[0], LOW])
+        own = account_of_rows(pd.DataFrame([row | {"price": part * low}, row | {"price": low}]), market)
+        assert own.asked is not None and own.asked.refused is not None and len(own.asked.refused) == count
 
 
 def test_a_fill_that_cash_does_not_pay_for_is_named() -> None:

@@ -370,7 +370,13 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
         ("--weights", "mine.csv", ",AAPL\n2000-06-05,1\n", "for days and tickers of the data"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,AAPL,1\n", "for days and tickers of the data"),
         ("--trades", "mine.csv", "", "expected a CSV or parquet file of trades"),
-        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,short,1\n", "expected buy or sell as the side"),
+        (
+            "--weights",
+            "mine.csv",
+            "date,ticker,weight\n2000-06-05,S000,0.5\n,S001,0.5\n",
+            "got 1 without, first row 2",
+        ),
+        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,short,1\n", "expected buy or sell under 'side'"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,\n", "expected a date and a value other than 0"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,0\n", "expected a date and a value other than 0"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,inf\n", "1 row without"),
@@ -399,6 +405,7 @@ def test_names_of_baselines_and_flags_that_miss_or_exclude_others_are_refused(
         (("--config", str(tiny)), "expected --config only with policies of your own"),
         (("--trades", str(tiny), "--null", "2"), "expected --null with --policy alone"),
         (("--policy", f"{policies}:Waits", "--null", "2"), "expected functions of bars with --null, got 'Waits'"),
+        (("--weights", str(tiny), "--hold", "2"), "--hold: expected scores, of which the best are held"),
         (("--policy", str(tiny), "--investable", str(tiny), "--run", "one"), "no --run: a run brings its own settings"),
     ):
         assert evaluate(tmp_path, *words) == 2
@@ -522,9 +529,19 @@ def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_bef
     near.iloc[market.market.splits.validation.first] = 1 / 6
     ends.iloc[:, 0] = np.arange(len(ends)) % 5 / 30
     on_sessions = ends.set_axis([wide.index[wide.index <= day][-1] for day in ends.index])
-    for one in (near, ends, on_sessions):
+    sparse = wide.where(np.eye(6, dtype=bool)[np.arange(len(wide)) % 6])
+    policies = {
+        "near": near,
+        "ends": ends,
+        "on sessions": on_sessions,
+        "daily": wide.fillna(1 / 6),
+        "sparse": 3 * sparse,
+    }
+    for one in policies.values():
         one.attrs["returns"] = "weights"
-    found = judge(market, {"near": near, "ends": ends, "on sessions": on_sessions}, judging=QUICK)
+    found = judge(market, policies, judging=QUICK)
+    assert "Its returns have a correlation of 0.99" in found.verdict["daily"]
+    assert "Empty cells keep what is held, so that weights add up to 2.50; 0 sells." in found.verdict["sparse"]
     assert found.verdict["near"].startswith("It is equal weight to within 0.")
     assert "It is" not in found.verdict["ends"]
     np.testing.assert_array_equal(found.equity["ends"], found.equity["on sessions"])

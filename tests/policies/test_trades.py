@@ -106,6 +106,30 @@ def test_what_cash_does_not_suffice_for_is_told() -> None:
     assert own.asked.refused is not None and own.asked.refused["row"].tolist() == [1, 3]
 
 
+@pytest.mark.parametrize("title", ["side", "action", "direction", "type"])
+def test_a_direction_under_another_title_is_one(title: str) -> None:
+    """A sale is no purchase; types of orders are none, beside it or alone."""
+    rows, market = rows_of((31, "buy", 2e5), (33, "sell", 9e5)), quiet_market({})
+    expected = account_of_rows(rows, market).curves.equity
+    other = rows.rename(columns={"side": title})
+    np.testing.assert_array_equal(account_of_rows(other, market).curves.equity, expected)
+    if title == "type":
+        other = rows.assign(type="limit")
+        np.testing.assert_array_equal(account_of_rows(other, market).curves.equity, expected)
+
+
+def test_who_holds_a_stock_to_its_end_asks_for_nothing_after_it() -> None:
+    """Sold unasked once, as the only reason: orders have days on which the stock trades."""
+    market = quiet_market({})
+    market.data_array[45:, COLUMNS[0]] = np.nan
+    own = account_of_rows(rows_of((31, "buy", 2e5)), market)
+    assert own.asked is not None
+    assert [(one.reason, one.orders) for one in own.asked.lapses] == [
+        ("sold unasked, as prices or equity had ended", 1)
+    ]
+    assert not own.asked.is_apart or own.asked.turnover < 1.0
+
+
 def test_one_account_may_be_written_in_many_ways() -> None:
     """Unsorted, in parts, with what is bought and sold at one close; and with sides in place of negative amounts."""
     rows = drawn_orders(0)

@@ -117,6 +117,8 @@ def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:
         ConfigError, DataError: a file cannot be used, two policies have one name, or one has that of a baseline.
     """
     policies = dict[str, Any]()
+    if arguments.hold is not None and not arguments.policy and arguments.scores is None:
+        raise ConfigError("--hold: expected scores, of which the best are held, got weights or trades; leave it out")
     read = [read_policy(place) for place in arguments.policy]
     for path, holds in ((arguments.scores, "scores"), (arguments.weights, WEIGHTS)):
         if path is not None:

@@ -307,7 +307,8 @@ class Baselines:
         )
         prices = setup.prices(quotes.open)[:, some], setup.prices(quotes.close)[:, some]
         member = None if quotes.is_member is None else quotes.is_member[setup.judged, some].cpu().numpy()
-        return Active.of(before, held, *prices, at_close=setup.portfolio.rules.fill == "same_close", member=member)
+        at_close, gap = setup.portfolio.rules.fill == "same_close", setup.portfolio.rules.max_days_without_bar
+        return Active.of(before, held, *prices, at_close=at_close, longest_gap=gap, member=member)
 
     def _at_close(self, is_signed: bool) -> Portfolio:
         """Return a portfolio in which orders are filled at the next close."""

@@ -57,7 +57,7 @@ VARIANTS = (
 )
 UNAUDITED = "{} of a file cannot be audited: a model that saw the judged days flatters, and so does {}."
 _OF_WEIGHTS = "Weights", "a date before the close at which they were known"
-_OF_ORDERS = "Orders", "without prices, the day of a fill as that of its order"
+_OF_ORDERS = "Orders", "the day of a fill as that of its order, where no prices are given"
 BESIDE = (EQUAL, LIGHTGBM)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
 _SHORT = 0.005
@@ -67,9 +67,9 @@ _POSITION_COLUMNS = (
     *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
     *("costs", "profit", "fills", "reason"),
 )
-DISGUISE, FOLLOWS = 0.02, 0.9
-"""Active share below which a policy is another one in disguise, and correlation of what both earn over the benchmark
-from which on it follows another one."""
+DISGUISE, FOLLOWS, ALIKE = 0.02, 0.9, 0.99
+"""Active share below which a policy is another one in disguise, correlation of what both earn over the benchmark from
+which on it follows another one, and of returns from which on they are the benchmark's."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,8 @@ class Evaluation:
         together = {n: value for n, value in self.played.active_correlation.items() if value >= FOLLOWS}
         if shares.get(name, 1.0) < DISGUISE and self.judged != CHAMPION:
             said.append(f"It is {name} to within {100 * shares[name]:.1f}% of the equity.")
+        elif (alike := self.played.correlation.get(plain, 0.0)) >= ALIKE and self.judged != CHAMPION:
+            said.append(f"Its returns have a correlation of {alike:.3f} with those of {plain}.")
         elif together and self.judged != CHAMPION:
             name = max(together, key=together.__getitem__)
             said.append(f"What it earns over {plain} has a correlation of {together[name]:.2f} with what {name} does.")
@@ -320,8 +322,9 @@ class Evaluation:
         verdict, curves = self.verdict, self.played.curves
         looks = self.trials * (1 if verdict.best_baseline is None else verdict.best_baseline.among)
         tests = {RANDOM: verdict.selection.test, self.played.benchmark: verdict.over_benchmark}
-        for name in BESIDE:
-            if name in curves and name not in tests:
+        best = () if verdict.best_baseline is None else (verdict.best_baseline.name,)
+        for name in (*BESIDE, *best):
+            if name in curves and name not in (*tests, *self.idle):
                 tests[name] = yearly(mean_test(curves[self.judged].daily[0] - curves[name].daily[0], looks))
         signs = {RANDOM: verdict.selection.sign}
         return [Lead(name, test, signs.get(name, test.sign)) for name, test in tests.items()]
@@ -338,7 +341,7 @@ class Evaluation:
     @property
     def conclusion(self) -> str:
         """Return what the judged days tell, in one line."""
-        rivals = [one for one in self.leads if one.policy in (self.played.benchmark, LIGHTGBM)]
+        rivals = [one for one in self.leads if one.policy != RANDOM]
         beside = groupby(rivals, lambda one: outcome(one.test))
         told = (f"{word} {' and '.join(one.policy for one in some)}" for word, some in beside)
         return "; ".join((self.verdict.skill(), *told))

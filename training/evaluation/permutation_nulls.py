@@ -29,8 +29,8 @@ _BLOCK = 20
 
 
 class Active(NamedTuple):
-    """Weights of an account less its benchmark's, (D, m), in the stocks that have bars on all days, and their returns;
-    of a universe that changes, in the members of the day.
+    """Weights of an account less its benchmark's, (D, m), in the stocks that trade on all days but for short gaps, and
+    their returns; of a universe that changes, in the members of the day.
 
     What is held more or less than the benchmark could have been held in any of these stocks. A permutation of the
     stocks, the same while the members are, keeps sizes, times, turnover and costs, and exchanges what was picked.
@@ -56,21 +56,24 @@ class Active(NamedTuple):
         close: Float64Array,
         *,
         at_close: bool,
+        longest_gap: int,
         member: NDArray[np.bool_] | None = None,
     ) -> Self:
-        """Take the stocks that have bars on all days, or that are members on one.
+        """Take the stocks that trade on all days but for short gaps, or that are members on one.
 
         Args:
             before, held: (D, n) active weights.
             open_, close: (D + 1, n), NaN without a bar.
             at_close: orders are filled at the close on which they are decided.
+            longest_gap: sessions in a row without a bar for which an account waits.
             member: (D, n) of a universe that changes.
         """
         if member is None:
-            is_some = np.isfinite(close).all(axis=0)
+            missing = pd.DataFrame(~np.isfinite(close)).rolling(longest_gap + 1, min_periods=1).sum().to_numpy()
+            is_some = (missing <= longest_gap).all(axis=0) & np.isfinite(close).any(axis=0)
         else:
-            is_some, close = member.any(axis=0), pd.DataFrame(close).ffill().to_numpy()
-            member = member[:, is_some]
+            is_some, member = member.any(axis=0), member[:, member.any(axis=0)]
+        close = pd.DataFrame(close).ffill().to_numpy()
         open_, close = open_[:, is_some], close[:, is_some]
         fill = close[:-1] if at_close else np.where(np.isfinite(open_[1:]), open_[1:], close[1:])
         night, whole = (np.nan_to_num(price / close[:-1] - 1) for price in (fill, close[1:]))

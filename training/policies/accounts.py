@@ -15,7 +15,7 @@ from data.market import Market
 from environment.portfolio import Policy
 from environment.trading_env import TradingEnvironment
 from training.evaluation.baselines import BandRule, Tuning
-from training.evaluation.play import EvaluationSetup, GivenWeights, Played, best_of, play_policy
+from training.evaluation.play import APART, EvaluationSetup, GivenWeights, Played, best_of, play_policy
 from training.forecasts.look_ahead import require_past
 from training.policies.read import WEIGHTS, GivenTrades, Trades, aligned, is_rows, wide_table
 from utils.arrays import Float32Array, Float64Array
@@ -61,6 +61,10 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
             if is_weights(policy):  # what was to be held in them, until something else was asked for
                 elsewhere = pd.DataFrame(aligned(name, policy, setup.market, other)).ffill().abs().sum(axis=1)
                 gap += float(elsewhere[setup.judged].mean())
+        if is_weights(policy) and policy.notna().any(axis=1).any():
+            of_rows, kept = (float(part.sum(axis=1).max()) for part in (policy, policy.ffill()))
+            if kept > (1.0 + APART) * max(1.0, of_rows):
+                notes.append(f"Empty cells keep what is held, so that weights add up to {kept:.2f}; 0 sells.")
         dates, judged = (int(part.any(axis=1).sum()) for part in (policy.notna(), np.isfinite(table[setup.judged])))
         how += f" Read: {many(dates, 'date')}, {judged:,} of them judged, {many(len(policy.columns), 'ticker')}."
     logger.info("%s", how)

@@ -29,16 +29,17 @@ WEIGHTS = "weights"
 _MODEL = ".zip"
 _ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
 """Of Stable-Baselines3, those with actions as these."""
-_SIDES = {"buy": 1.0, "sell": -1.0}
+_SIDES = {"buy": 1.0, "b": 1.0, "bought": 1.0, "sell": -1.0, "s": -1.0, "sold": -1.0}
+_SIDE_TITLES = ("side", "action", "direction", "type", "transaction", "buy/sell")
 _SPLITS = np.array([1.5, *range(2, 11), 15, 20, 25, 50])
 _LITTLE = 1e-4
 """Share of the capital by which prices must be better or worse to be worth a word."""
 _ROUNDING, _CENT, _SCALE = 1e-4, 0.005, 0.1
-"""By which a price may lie outside of a day's range, as a share and in currency units; and by which a ratio of prices
-may miss that of a split."""
+"""By which a price may lie outside of a day's range, as a share and in currency units, or of prices below 1 as a share;
+and by which a ratio of prices may miss that of a split."""
 _CREDIT = 0.2
 """Share of the equity by which a purchase may exceed the cash that is known of: dividends are not."""
-_PART = "sale of more than is held, done in part"
+_OUTSIDE, _PART = "outside of the judged days", "sale of more than is held, done in part"
 
 
 def read_policy(place: str) -> tuple[str, Any]:
@@ -176,6 +177,9 @@ def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.Dat
         values = {name: pd.to_numeric(rows[name]).to_numpy(dtype=float) for name in numbers}
     except (AttributeError, ValueError, TypeError) as error:
         raise DataError(f"expected dates like 2014-11-10 and numbers in {source}, got {first_line(error)}") from None
+    if (lacking := np.isnat(dates)).any():
+        row = f"row {int(np.argmax(lacking)) + 1}"
+        raise DataError(f"expected a date in each row of {source}, got {int(lacking.sum())} without, first {row}")
     return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), **values})
 
 
@@ -226,14 +230,17 @@ class Trades:
         if (bad := table["date"].isna() | ~np.isfinite(amount) | (amount == 0)).any():
             raise DataError(
                 f"expected a date and a {' or '.join(amounts)} other than 0 in each row of {self.source}, got "
-                f"{many(int(bad.sum()), 'row')} without; fill or drop them"
+                f"{many(int(bad.sum()), 'row')} without, first row {int(np.argmax(bad)) + 1}; fill or drop them"
             )
-        if "side" in rows.columns:
-            side = rows["side"].astype(str).str.strip().str.lower()
+        titles = [title for title in _SIDE_TITLES if title in rows.columns]
+        sides = [(title, rows[title].astype(str).str.strip().str.lower()) for title in titles]
+        # Types of orders are no sides.
+        for title, side in [(t, one) for t, one in sides if t == _SIDE_TITLES[0] or one.isin(_SIDES).any()][:1]:
             if not (known := side.isin(_SIDES)).all():
+                row = int(np.argmin(known))
                 raise DataError(
-                    f"expected buy or sell as the side in {self.source}, got {side[~known].iloc[0]!r}; of shorts give "
-                    "target weights"
+                    f"expected buy or sell under {title!r} in {self.source}, got {side.iloc[row]!r} in row {row + 1}; "
+                    "of shorts give target weights"
                 )
             for name in amounts:
                 table[name] = table[name].abs() * side.map(_SIDES).to_numpy()
@@ -312,10 +319,13 @@ class GivenTrades:
 
     def notes(self, played: Played) -> Sequence[str]:
         """Say which rows were left out, and how much better the prices are that are claimed than fills here."""
-        said, refused = list[str](), len(self.refused)
-        if refused:
+        said, reasons = list[str](), self.rows["reason"]
+        if outside := int((reasons == _OUTSIDE).sum()):
+            rows = many(len(reasons), "row")
+            said.append(f"{outside:,} of {rows} lie outside of the judged days: the account begins in cash.")
+        if refused := int(reasons.ne("").sum()) - outside:
             share = f"{refused:,} of {many(len(self.rows), 'row')}"
-            (reason, count), *others = self.refused["reason"].value_counts().items()
+            (reason, count), *others = reasons[~reasons.isin(["", _OUTSIDE])].value_counts().items()
             more = f", and {refused - count:,} for other reasons" if others else ""
             said.append(f"{share} were not done as claimed, see refused.csv: {count:,} {reason}{more}.")
         if self.has_prices:
@@ -334,7 +344,9 @@ class GivenTrades:
         """Return the weights of the shares of today."""
         account = portfolio.account
         shares = self.shares[account.day.cpu() - self.first].to(account.device)
-        return shares * account.last[:, : shares.shape[1]].nan_to_num() / account.equity[:, None]
+        weights = shares * account.last[:, : shares.shape[1]].nan_to_num() / account.equity[:, None]
+        # Nothing is asked of a stock without a bar: orders have a day on which it trades.
+        return torch.where(account.has_bar[:, : shares.shape[1]], weights, torch.nan)
 
 
 def _reasons(
@@ -350,7 +362,7 @@ def _reasons(
     before = closes[(session - 1).clip(min=0), stock.fillna(0).astype(int)][:, None]
     repeats = (bars[:, [OPEN, HIGH, LOW, CLOSE]] == before).all(axis=1)
     price, low, high = table["price"].to_numpy(), bars[:, LOW], bars[:, HIGH]
-    slack, middle = np.maximum(_ROUNDING * price, _CENT), np.sqrt(low * high)
+    slack, middle = np.maximum(_ROUNDING * price, np.minimum(_CENT, _CENT * price)), np.sqrt(low * high)
     ratio = np.maximum(price / middle, middle / np.maximum(price, 1e-12))
     is_split = (np.abs(ratio[:, None] / _SPLITS - 1) < _SCALE).any(axis=1)
     is_outside = (price < low - slack) | (price > high + slack)
@@ -361,9 +373,9 @@ def _reasons(
         "after the last day of the data": date > dates[-1],
         "before the first day of the data": date < dates[0],
         "on a day without session": dates[session] != date,
-        "outside of the judged days": ~table["is_judged"],
+        _OUTSIDE: ~table["is_judged"],
         "on a day without a bar": ~np.isfinite(bars[:, CLOSE]),
-        "without a price above 0": (price <= 0) | np.isinf(price),
+        "without a finite price above 0": (price <= 0) | np.isinf(price),
         "on another scale than the day's prices, as before or after a split": is_outside & is_split,
         "outside of the day's range": is_outside,
         "on a frozen bar, which repeats the close before": repeats & np.isfinite(price),
