@@ -241,6 +241,7 @@ def test_weights_in_percent_and_ruin_are_named(market: TradedMarket) -> None:
         judge(market, {"percent": percent}, judging=QUICK)
     found = judge(market, {"bet": bet}, judging=QUICK)
     assert found.verdict["bet"].startswith("The account lost everything, and was closed.")
+    assert "weights below 0" not in found.verdict["bet"]
     assert (found.equity["bet"] >= 0).all() and found.equity["bet"].iloc[-1] == 0
 
 
@@ -536,6 +537,7 @@ def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_bef
         "on sessions": on_sessions,
         "daily": wide.fillna(1 / 6),
         "sparse": 3 * sparse,
+        "lower": on_sessions.rename(columns=" {} ".format).rename(columns=str.lower),
     }
     for one in policies.values():
         one.attrs["returns"] = "weights"
@@ -545,6 +547,11 @@ def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_bef
     assert found.verdict["near"].startswith("It is equal weight to within 0.")
     assert "It is" not in found.verdict["ends"]
     np.testing.assert_array_equal(found.equity["ends"], found.equity["on sessions"])
+    np.testing.assert_array_equal(found.equity["lower"], found.equity["on sessions"])
+    twice = near.assign(s000=0.1)
+    twice.attrs["returns"] = "weights"
+    with pytest.raises(DataError, match="got two of S000; keep one"):
+        judge(market, {"twice": twice}, judging=QUICK)
     found.equity["equal weight"].rename("close").to_csv(tmp_path / "index.csv")
     judging = replace(QUICK, benchmark=tmp_path / "index.csv")
     own = judge(market, {"own": drift}, judging=judging, hold=2).evaluations["own"]

@@ -172,11 +172,12 @@ class Asked:
             day = first + (rules.fill == "next_open")
             most = rules.volume_cap / 100 * quotes.volume[day : day + len(target)].cpu().numpy()
         is_capped = np.abs(part(trades.asked)) > most
+        beyond = "no equity was left" if account.is_signed else "weights below 0, or above 1 in sum"
         why = {
             "no bar at the close": (unordered, ~has_bar),
             "not in the universe on the day": (unordered, has_bar & ~member),
             "drawdown lock": (unordered, has_bar & member & is_locked),
-            "weights below 0, or above 1 in sum": (unordered, has_bar & member & (not is_locked)),
+            beyond: (unordered, has_bar & member & (not is_locked)),
             "no bar at the fill": (unfilled, ~has_fill),
             "volume cap": (unfilled, has_fill & is_capped),
             _CASH: (unfilled, has_fill & ~is_capped),
