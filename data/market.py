@@ -1,7 +1,7 @@
 """A prepared market, from a file or built in: the arrays that training, evaluation and reports share."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -73,6 +73,11 @@ class Market:
     def memo(self) -> dict[str, tuple[int, Any]]:
         """What several inputs need of the days before one, by name, and that day."""
         return {}
+
+    def spelled(self, tickers: Iterable[str]) -> dict[str, str]:
+        """Return what tickers are called in the data, whatever letters are capital; the same where these lack them."""
+        known = {ticker.casefold(): ticker for ticker in self.tickers}
+        return {ticker: known.get(str(ticker).strip().casefold(), ticker) for ticker in tickers}
 
     def known_until(self, name: str, stop: int, compute: Callable[[int], Known]) -> Known:
         """Return what is known of the days before one, or of more: all days of training and validation at once."""

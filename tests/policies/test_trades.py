@@ -127,7 +127,7 @@ def test_who_holds_a_stock_to_its_end_asks_for_nothing_after_it() -> None:
     assert [(one.reason, one.orders) for one in own.asked.lapses] == [
         ("sold unasked, as prices or equity had ended", 1)
     ]
-    assert not own.asked.is_apart or own.asked.turnover < 1.0
+    assert not own.asked.is_apart and not own.asked.warning
 
 
 def test_one_account_may_be_written_in_many_ways() -> None:

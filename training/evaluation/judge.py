@@ -170,15 +170,17 @@ class Evaluation:
         """Say that another portfolio was judged than the policy asked for, or what was left out of it, or that it is
         some baseline in disguise; else empty."""
         said = [self.played.asked.warning] if self.played.asked else []
+        if self.judged == CHAMPION:
+            return said[0] if said else ""
         shares, plain = self.played.active_share, self.played.benchmark
         # A rule that follows nothing is the benchmark, too, which tells more.
         name = plain if shares.get(plain, 1.0) < DISGUISE else min(shares, key=shares.__getitem__, default=plain)
         together = {n: value for n, value in self.played.active_correlation.items() if value >= FOLLOWS}
-        if shares.get(name, 1.0) < DISGUISE and self.judged != CHAMPION:
+        if shares.get(name, 1.0) < DISGUISE:
             said.append(f"It is {name} to within {100 * shares[name]:.1f}% of the equity.")
-        elif (alike := self.played.correlation.get(plain, 0.0)) >= ALIKE and self.judged != CHAMPION:
+        elif (alike := self.played.correlation.get(plain, 0.0)) >= ALIKE:
             said.append(f"Its returns have a correlation of {alike:.3f} with those of {plain}.")
-        elif together and self.judged != CHAMPION:
+        elif together:
             name = max(together, key=together.__getitem__)
             said.append(f"What it earns over {plain} has a correlation of {together[name]:.2f} with what {name} does.")
         return " ".join(said).strip()

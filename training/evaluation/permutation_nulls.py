@@ -72,7 +72,8 @@ class Active(NamedTuple):
             missing = pd.DataFrame(~np.isfinite(close)).rolling(longest_gap + 1, min_periods=1).sum().to_numpy()
             is_some = (missing <= longest_gap).all(axis=0) & np.isfinite(close).any(axis=0)
         else:
-            is_some, member = member.any(axis=0), member[:, member.any(axis=0)]
+            is_some = member.any(axis=0)
+            member = member[:, is_some]
         close = pd.DataFrame(close).ffill().to_numpy()
         open_, close = open_[:, is_some], close[:, is_some]
         fill = close[:-1] if at_close else np.where(np.isfinite(open_[1:]), open_[1:], close[1:])

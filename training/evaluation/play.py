@@ -44,7 +44,7 @@ from utils.tables import many
 APART, _TIMES = 0.05, 0.05
 """Share of the equity, or of the turnover, by which another portfolio was held than was asked for; and the
 least turnover, times the equity a year, of which that is said."""
-_CASH = "cash, after costs and the night's moves"
+_CASH, _ENDED = "cash, after costs and the night's moves", "sold unasked, as prices or equity had ended"
 """A reason that is asked anew on each day for the same money: the share of the equity tells it."""
 _LEAST, _SHOWN = 1e-7, 0.005
 """Share of the equity below which nothing was left undone, and turnover a year below which it is not worth a word."""
@@ -181,7 +181,7 @@ class Asked:
             "no bar at the fill": (unfilled, ~has_fill),
             "volume cap": (unfilled, has_fill & is_capped),
             _CASH: (unfilled, has_fill & ~is_capped),
-            "sold unasked, as prices or equity had ended": (closed, np.full_like(has_bar, True)),
+            _ENDED: (closed, np.full_like(has_bar, True)),
         }
         years, lapses = len(target) / TRADING_DAYS_PER_YEAR, list[Lapse]()
         for reason, (value, applies) in why.items():
@@ -202,7 +202,7 @@ class Asked:
     @property
     def is_apart(self) -> bool:
         """Tell whether another portfolio was held than was asked for."""
-        missed = sum(one.turnover for one in self.lapses if one.reason != _CASH)
+        missed = sum(one.turnover for one in self.lapses if one.reason not in (_CASH, _ENDED))
         return self.gap > APART or missed > max(APART * self.turnover, _TIMES)
 
     @property

@@ -17,7 +17,7 @@ from environment.trading_env import TradingEnvironment
 from training.evaluation.baselines import BandRule, Tuning
 from training.evaluation.play import APART, EvaluationSetup, GivenWeights, Played, best_of, play_policy
 from training.forecasts.look_ahead import require_past
-from training.policies.read import WEIGHTS, GivenTrades, Trades, aligned, is_rows, named, wide_table
+from training.policies.read import WEIGHTS, GivenTrades, Trades, aligned, is_rows, wide_table
 from utils.arrays import Float32Array, Float64Array
 from utils.errors import DataError, LookAheadError
 from utils.tables import many
@@ -46,7 +46,7 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
     if isinstance(policy, pd.DataFrame) and is_rows(policy):
         policy = wide_table(policy, repr(name))
     if isinstance(policy, pd.DataFrame):
-        policy = policy.rename(columns=named(policy.columns, setup.market))
+        policy = policy.rename(columns=setup.market.spelled(policy.columns))
         if (twice := policy.columns.duplicated()).any():
             one = policy.columns[twice][0]
             raise DataError(f"expected one column of a ticker in {name!r}, got two of {one}; keep one")

@@ -2,7 +2,7 @@
 fills of another backtester, which are executed again under the rules of this program."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -183,13 +183,6 @@ def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.Dat
     return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), **values})
 
 
-def named(tickers: Iterable[str], market: Market) -> dict[str, str]:
-    """Return those tickers that the data have with other capitals, or without spaces, by what they are called here."""
-    own, known = {*market.tickers}, {ticker.upper(): ticker for ticker in market.tickers}
-    called = {one: known.get(str(one).strip().upper(), one) for one in tickers}
-    return {one: ticker for one, ticker in called.items() if one not in own and ticker in own}
-
-
 def aligned(name: str, wide: pd.DataFrame, market: Market, tickers: Sequence[str] | None = None) -> Float64Array:
     """Return a frame of days by tickers for the days and investable stocks of a market, or other tickers, NaN where it
     has nothing; a day that is no session, as the end of a month may be, counts as the session before.
@@ -234,9 +227,9 @@ class Trades:
         if "price" in numbers:
             table["price"] = table["price"].fillna(0.0)
         amount = table["shares"].fillna(table["value"])
-        if (bad := table["date"].isna() | ~np.isfinite(amount) | (amount == 0)).any():
+        if (bad := ~np.isfinite(amount) | (amount == 0)).any():
             raise DataError(
-                f"expected a date and a {' or '.join(amounts)} other than 0 in each row of {self.source}, got "
+                f"expected a {' or '.join(amounts)} other than 0 in each row of {self.source}, got "
                 f"{many(int(bad.sum()), 'row')} without, first row {int(np.argmax(bad)) + 1}; fill or drop them"
             )
         titles = [title for title in _SIDE_TITLES if title in rows.columns]
@@ -268,7 +261,7 @@ class GivenTrades:
         """
         self.trades, self.setup = trades, setup
         table, market = trades.table(), setup.market
-        table["ticker"] = table["ticker"].replace(named(table["ticker"].unique(), market))
+        table["ticker"] = table["ticker"].map(market.spelled(table["ticker"].unique()))
         self.has_prices = bool(table["price"].notna().any())
         # Sessions from a decision to its fill.
         self.late = int(setup.portfolio.rules.fill == "next_open")

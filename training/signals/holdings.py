@@ -88,10 +88,9 @@ def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
     if cut := [line for line, row in read.items() if None in row]:
         raise ValueError(f"more fields than titles on line {cut[0]}")
     rows = {line: {name: (row.get(name) or "").strip() for name in COLUMNS} for line, row in read.items()}
-    known = {ticker.casefold(): ticker for ticker in market.tickers}
+    spelled = market.spelled({row["ticker"] for row in rows.values()})
     for line, row in list(rows.items()):
-        if row["ticker"] not in market.tickers:
-            row["ticker"] = known.get(row["ticker"].casefold(), row["ticker"])
+        row["ticker"] = spelled[row["ticker"]]
         if not any(row.values()):
             del rows[line]
         elif row["ticker"] not in market.tickers and not (row["shares"] and row["ticker"]):
