@@ -18,7 +18,7 @@ from typing import NamedTuple
 from utils.cloud.store import open_cloud
 from utils.config.kinds import RUNS
 from utils.errors import ProgramError
-from utils.runs.find import CONFIG, SUMMARY, SWEEP, RunFiles, Standing, files_of_runs, standings
+from utils.runs.find import CONFIG, SUMMARY, RunFiles, Standing, files_of_runs, standings
 from utils.runs.run_lock import wait_for_lost_owner
 from utils.runs.run_log import REPORT
 
@@ -45,7 +45,6 @@ class RunKind(NamedTuple):
 KINDS = (
     RunKind("", CONFIG, SUMMARY, []),
     RunKind("", "walk_forward.json", REPORT, ["walk-forward"]),
-    RunKind("", "sweep_plan.json", SWEEP, ["sweep"]),
     RunKind("fuel-breaks/", CONFIG, SUMMARY, ["fuel-breaks", "train"]),
 )
 

@@ -49,7 +49,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 SLOW = (
-    *("benchmarks/", "test_examples", "test_wheel", "jobs/test_folds", "sweep/test_sweep"),
+    *("benchmarks/", "test_examples", "test_wheel", "jobs/test_folds"),
     *("box/test_first_hour", "data/test_planted_decisions", "runs/test_tracker", "policies/test_sb3"),
 )
 """Tests of whole programs in processes of their own, and of studies: `pytest -m slow`."""
@@ -58,7 +58,7 @@ ALL, SEARCH, DAYS = vars(Quantities)["names"], TradeInputs.fit_formulas, vars(Tr
 QUANTITIES = ("gap", "intraday", "rsi", "return_5", "range_shock_1")
 """Of which formulas of tiny runs are made."""
 LONGEST = (
-    *("test_readme", "test_what_decides", "test_executors", "test_sweep", "test_folds", "test_faults"),
+    *("test_readme", "test_what_decides", "test_executors", "test_folds", "test_faults"),
     "test_cards",
 )
 """Files that begin first, so that no process ends with one of them while the others are idle."""

@@ -22,7 +22,6 @@ FILES = {
     "notes.md": "# Notes\n",
     "list.txt": "T1\n\nno ticker\n",
     "index.csv": "date,close\n2001-01-01,100\n2001-01-02,dear\n",
-    "space.toml": "[learning.gradient_accumulation]\nchoices = [1, 2]\n",
 }
 MISTAKES = {
     "train --data {folder}/data.parquet --investable {folder}/list.txt": "got 'no ticker'",
@@ -31,7 +30,7 @@ MISTAKES = {
     "train --synthetic.days 1000000000": "got 1,000,000,000 --synthetic.days x 6 --synthetic.stocks x 300 bytes",
     "train --population-size 1000000000": "1,000,000,000 --population-size",
     "walk-forward --synthetic.days 100": "give more data",
-    "sweep --space {folder}/space.toml --data {folder}/notes.md": "expected a readable parquet file",
+    "walk-forward --data {folder}/notes.md": "expected a readable parquet file",
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from data.synthetic.kinds import PLANTED_KINDS
 from main import main
-from tests.tiny_run import unjudged
+from tests.tiny_run import tiny_in, unjudged
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SHOWN = {
@@ -28,7 +28,7 @@ SHOWN = {
 
 def test_all_are_here_and_short() -> None:
     scripts = sorted(EXAMPLES.glob("*.py"))
-    assert [path.name for path in scripts] == sorted([*SHOWN, "drawn_prices.py"])
+    assert [path.name for path in scripts] == sorted([*SHOWN, "drawn_prices.py", "optuna_settings.py"])
     assert all(len(path.read_text(encoding="utf-8").splitlines()) <= 60 for path in scripts)
 
 
@@ -57,6 +57,25 @@ def test_drawn_prices_are_files_to_prepare(tmp_path: Path, monkeypatch: pytest.M
     runpy.run_path(str(script), run_name="__main__")
     assert main(["prepare", str(files), str(target)]) == 0
     assert pd.read_parquet(target)["ticker"].value_counts().tolist() == [2500] * 30
+
+
+def test_settings_are_tried_and_their_overfitting_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna")
+    from examples import optuna_settings
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(optuna_settings, "TRIALS", 2)
+    monkeypatch.setattr(optuna_settings, "SEEDS", 1)
+    words = ["settings", "--config", str(tiny_in(tmp_path)), "--generations", "1", "--rivals", "none"]
+    monkeypatch.setattr("sys.argv", words)
+    optuna_settings.main()
+    optuna_settings.main()
+    shown = capsys.readouterr().out
+    assert re.search(r"best: \{'mutation_strength': 0\.\d+, 'fitness_windows': \d+} [+-]\d", shown)
+    assert len(list(tmp_path.glob("runs/settings/trial-*/results.json"))) == 4, "it goes on"
+    assert re.search(r"note: The best of 4 results .* other half with a probability of [01]\.\d\d: judge", shown)
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -97,8 +97,8 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-PARSED = {"--cluster", "--space", "--jobs"}
-"""Flags of commands that are only parsed, for tests of jobs and sweeps run them."""
+PARSED = {"--jobs"}
+"""Flags of commands that are only parsed, for tests of jobs run them."""
 
 
 def asked_by(command: str) -> tuple[str, set[str]]:
@@ -149,7 +149,7 @@ def test_the_tutorial_in_its_order(folder: Path) -> None:
 
 def test_the_commands_are_there() -> None:
     shown = {shlex.split(line)[2] for line in SHOWN if len(line.split()) > 2}
-    assert {"prepare", "evaluate", "signals", "report", "walk-forward", "sweep", "--resume", "--extend"} <= shown
+    assert {"prepare", "evaluate", "signals", "report", "walk-forward", "--resume", "--extend"} <= shown
     setup = re.findall(r"^python3 -m venv .*$", README, flags=re.MULTILINE)
     assert [line.rsplit("bin/", 1)[1] for line in setup] == ["python main.py", "python -m pytest"]
     assert len(README.splitlines()) <= 150

@@ -18,7 +18,7 @@ setuptools = pytest.importorskip("setuptools")
 if Version(setuptools.__version__) < Version("77"):
     pytest.skip("setuptools is older than pyproject.toml asks for", allow_module_level=True)
 PACKAGES = ("data", "environment", "models", "training", "utils")
-EXTRAS = ("alpaca", "cluster", "sweep", "track")
+EXTRAS = ("alpaca", "track")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 
 

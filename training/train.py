@@ -35,10 +35,9 @@ from training.run.session import open_session
 from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.trader import Config
 from utils.memory_profiler import get_profiler
-from utils.runs.checkpoint import list_checkpoints
 from utils.runs.find import CONFIG
 from utils.runs.run_lock import wait_for_lost_owner
-from utils.runs.run_log import CHECKPOINTS, RunLog
+from utils.runs.run_log import RunLog
 
 logger = logging.getLogger(__name__)
 
@@ -119,12 +118,11 @@ def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
     train(config, explicit, store=open_cloud(), parent=parent)
 
 
-def train_of_study(config: Config, explicit: frozenset[str], splits: Splits) -> int:
-    """Train a run of a study to its last generation, from where it stopped; return that generation's number."""
+def train_of_study(config: Config, explicit: frozenset[str], splits: Splits) -> None:
+    """Train a run of a study to its last generation, from where it stopped."""
     folder = config.runs_dir / str(config.run)
     store = open_cloud(below=config.runs_dir.name)
     wait_for_lost_owner(folder)
     if (folder / CONFIG).is_file() or (store is not None and store.list(f"{folder.name}/")):  # it has begun
         config = dataclasses.replace(config, run=None, resume=folder.name)
     train(config, explicit, splits=splits, store=store)
-    return max(list_checkpoints(folder / CHECKPOINTS), default=0)

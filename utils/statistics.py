@@ -211,33 +211,33 @@ def minimum_track_record_length(returns: Float64Array) -> int | None:
     return math.ceil(1 + _sharpe_variance(*moments) * (float(ndtri(LEVEL)) / moments[0]) ** 2)
 
 
-def overfitting_probability(profits: Float64Array) -> float | None:
-    """Return the probability that the best trial on some days is below the median of all trials on the others.
+def overfitting_probability(returns: Float64Array) -> float | None:
+    """Return the probability that the best policy on some days is below the median of all of them on the others.
 
     Combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado & Zhu 2017, "The probability of backtest
-    overfitting"): the days form 16 blocks; for each choice of half of them the trial that earned most there is ranked
-    among all trials on the other half. Pure noise gives about 0.5, a trial that is truly better about 0. A rank at the
-    median counts half, so that identical trials give 0.5.
+    overfitting"): the days form 16 blocks; for each choice of half of them the policy that earned most there is ranked
+    among all of them on the other half. Pure noise gives about 0.5, a policy that is truly better about 0. A rank at
+    the median counts half, so that identical policies give 0.5.
 
     Args:
-        profits: (trials, seeds, days); a trial earns the median over its seeds. NaN: the trial lacks that seed.
+        returns: logarithmic, (policies, days).
 
     Returns:
-        None for fewer than two trials, or fewer days than blocks.
+        None for fewer than two policies, or fewer days than blocks.
     """
-    trials, _, days = profits.shape
-    if trials < 2 or days < _BLOCKS:
+    policies, days = returns.shape
+    if policies < 2 or days < _BLOCKS:
         return None
     block = days // _BLOCKS
     # The first days are left out where the blocks do not cover all of them.
-    sums = profits[..., days - _BLOCKS * block :].reshape(*profits.shape[:2], _BLOCKS, block).sum(-1)
+    sums = returns[:, days - _BLOCKS * block :].reshape(policies, _BLOCKS, block).sum(-1)
     halves = np.array(list(combinations(range(_BLOCKS), _BLOCKS // 2)))
     is_chosen = np.zeros((len(halves), _BLOCKS))
     np.put_along_axis(is_chosen, halves, 1.0, axis=1)
-    inside = np.stack([np.nanmedian(is_chosen @ trial.T, axis=1) for trial in sums])
+    inside = sums @ is_chosen.T
     # In this order the last half is the complement of the first.
     outside = inside[:, ::-1]
     best = np.take_along_axis(outside, inside.argmax(axis=0)[None], axis=0)
     rank = (outside < best).sum(axis=0) + ((outside == best).sum(axis=0) + 1) / 2
-    share = rank / (trials + 1)
+    share = rank / (policies + 1)
     return float((share < 0.5).mean() + (share == 0.5).mean() / 2)

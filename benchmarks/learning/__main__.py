@@ -33,8 +33,8 @@ def main(words: Sequence[str] | None = None) -> None:
         study.add_flags(commands.add_parser(name, help=(study.__doc__ or "").splitlines()[0], allow_abbrev=False))
     arguments, rest = parser.parse_known_args(words)
     with ending(parser):
-        config = study_config(rest)
-        with study_executor(arguments, arguments.json, (config.data, config.investable)) as executor:
+        study_config(rest)  # refuses a flag of nobody before anything begins
+        with study_executor(arguments.jobs, arguments.json) as executor:
             arguments.run(Study(arguments, rest, executor))
 
 

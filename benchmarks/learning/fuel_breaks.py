@@ -1,7 +1,7 @@
 """Results of the fuel-break network on test tiles, over seeds.
 
 `python -m benchmarks.learning.fuel_breaks [--landscape FILE.npz] [--seeds 3] [--minutes 15] [--json FILE]
-[--jobs N] [--cluster ADDRESS] [--runs-dir FOLDER] [SETTINGS]`. Minutes are the processor's, on
+[--jobs N] [--runs-dir FOLDER] [SETTINGS]`. Minutes are the processor's, on
 one thread. Other words are settings of `main.py fuel-breaks train`. Nothing is chosen on the test tiles.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.learning.study import Experiment, Record, add_executor_flags, ending, run_study, study_executor
+from benchmarks.learning.study import JOBS, Experiment, Record, ending, run_study, study_executor
 from training.commands.table import COMMANDS
 from training.fuel_breaks.commands import AGENT, judge, open_agent, paired_lead, run_train
 from utils.config.cli import parse_command
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scenario-seeds", type=int, default=3, help="sets of fires that a tile is judged by")
-    add_executor_flags(parser)
+    parser.add_argument("--jobs", type=int, help=JOBS)
     parser.add_argument("--json", type=Path, help="file of results, a line each seed; what it holds is not done again")
     arguments, words = parser.parse_known_args()
     setup_logging()
@@ -68,7 +68,7 @@ def main() -> None:
         seeded = replace(config, seed=seed, run=f"seed-{seed}")
         key = {"seed": seed, "minutes": seeded.minutes, "settings": settings_hash(seeded)}
         jobs.append(Experiment(key, partial(learn, seeded, arguments.scenario_seeds)))
-    with ending(parser), study_executor(arguments, arguments.json, ()) as executor:
+    with ending(parser), study_executor(arguments.jobs, arguments.json) as executor:
         logger.info("%s", json.dumps(compare(list(run_study(jobs, arguments.json, executor))), indent=2))
 
 

@@ -33,18 +33,15 @@ _CONFIDENCE = 0.95
 _LONGEST_NAME = 120
 
 
+JOBS = "at once, each in a process; default: 1"
+
+
 def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int) -> None:
     """Add the flags that all studies on markets share; `count` is the flag for the number of seeds."""
     parser.add_argument(count, type=int, default=seeds, dest="seeds", help="each with a market path of its own")
     parser.add_argument("--first-seed", type=int, default=0)
-    add_executor_flags(parser)
+    parser.add_argument("--jobs", type=int, help=JOBS)
     parser.add_argument("--json", type=Path, help="file of results, a line each; what it holds is not done again")
-
-
-def add_executor_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say where the jobs of a study are done; their help is that of main.py's."""
-    parser.add_argument("--jobs", type=int, help="at once, in processes; default: 1, on a cluster one a processor")
-    parser.add_argument("--cluster", metavar="ADDRESS", help="of a Ray cluster; auto: one that runs here, or a new one")
 
 
 @dataclass(frozen=True)
@@ -71,17 +68,13 @@ class Study:
 
 
 @contextlib.contextmanager
-def study_executor(
-    arguments: argparse.Namespace, results: Path | None, files: Sequence[Path | None]
-) -> Iterator[Executor]:
-    """Give the executor that the flags ask for.
+def study_executor(jobs: int | None, results: Path | None) -> Iterator[Executor]:
+    """Give the executor of this many jobs at once.
 
     Args:
         results: file beside which a folder takes what the jobs print in other processes, a file each.
-        files: of data that the jobs read; those that are None are left out.
     """
-    logs, read = results and results.with_suffix(".jobs"), [file for file in files if file is not None]
-    with open_executor(arguments.jobs, arguments.cluster, logs=logs, files=read) as executor:
+    with open_executor(jobs, logs=results and results.with_suffix(".jobs")) as executor:
         if not isinstance(executor, InProcess):
             setup_logging(results=False)
         yield executor

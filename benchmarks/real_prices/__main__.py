@@ -1,7 +1,7 @@
 """What the trader is worth on real prices: `python -m benchmarks.real_prices --data FILE --investable FILE`.
 
 An expanding walk-forward test as the plan says (`plan.toml`, or another by --plan): populations are trained on each
-fold and played on its test days beside baselines, an account a fold. Parts are jobs: --jobs and --cluster do them side
+fold and played on its test days beside baselines, an account a fold. Parts are jobs: --jobs does them side
 by side, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study goes on. Each run is written
 into OUT/runs.jsonl; a folder that was begun under another plan or on other data is refused. At the end stands a table:
 returns and excess over equal weight, percent a year with 95% intervals over days, means over seeds.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.learning.study import Record, add_executor_flags, ending, read_results, run_study, study_executor
+from benchmarks.learning.study import JOBS, Record, ending, read_results, run_study, study_executor
 from benchmarks.real_prices.ledger import enter, require_same
 from benchmarks.real_prices.parts import TRAINED, Source, all_jobs
 from benchmarks.real_prices.plan import PLAN, Plan
@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--investable", type=Path, required=True, help="text file, one ticker a line")
     parser.add_argument("--out", type=Path, default=Path("runs/real-prices"), help="folder of the results")
     parser.add_argument("--plan", type=Path, default=PLAN, help="another plan, to try things out on other days")
-    add_executor_flags(parser)
+    parser.add_argument("--jobs", type=int, help=JOBS)
     arguments = parser.parse_args(words)
     with ending(parser):
         print(run(arguments))
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> str:
         looks = enter(out, source.plan, digest, len(left))
         print(f"run {len(looks)} over these test days, {len(left)} of {len(jobs)} parts to do", flush=True)
         records = []
-        with study_executor(arguments, path, (source.data, source.investable)) as executor:
+        with study_executor(arguments.jobs, path) as executor:
             for record in run_study(jobs, path, executor):
                 records.append(record)
                 if len(records) > len(jobs) - len(left):

@@ -114,7 +114,6 @@ def test_a_signal_ends_the_wait_for_a_retry(tmp_path: Path, monkeypatch: pytest.
         ("w/walk_forward.json=1 w/fold-1/config.json=2", LastRun(["walk-forward", *W], False)),
         ("w/walk_forward.json=1 w/fold-1/metrics.jsonl=4 a/config.json=3", LastRun(["walk-forward", *W], False)),
         ("w/walk_forward.json=1 w/fold-1/summary.json=2 w/report.html=2", LastRun(["walk-forward", *W], True)),
-        ("s/sweep_plan.json=1 s/trial-0-seed-0/config.json=2", LastRun(["sweep", "--resume=s"], False)),
         ("fuel-breaks/f/config.json=1", LastRun(["fuel-breaks", "train", "--resume=f"], False)),
     ],
 )

@@ -154,7 +154,7 @@ def test_the_short_help_fits_a_screen_and_names_the_main_settings(
     assert {"--data", "--run", "--resume", "--config", "--seed"} <= flags < all_flags("train")
     hidden = len(all_flags("train") - flags)
     assert f"--help-all shows {hidden} further flags" in out
-    for command in ("features", "sweep", "fuel-breaks train"):
+    for command in ("features", "walk-forward", "fuel-breaks train"):
         own = {one.flag for one in known_settings(command) if one.path[0] != "settings"}
         assert own <= set(re.findall(r"--[a-z][a-z.-]+", shown_help(capsys, *command.split(), flag="-h")))
 

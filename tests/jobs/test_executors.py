@@ -1,11 +1,8 @@
-"""One suite for all executors: in this process, in several processes, on a cluster."""
+"""One suite for both executors: in this process, and in several."""
 
 import contextlib
-import importlib.util
 import os
-import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,41 +12,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-from main import main
 from tests.jobs import tasks_of_tests as work
-from utils.errors import ConfigError, JobsFailed, StopRequested
-from utils.jobs import cluster as cluster_module
+from utils.errors import JobsFailed, StopRequested
 from utils.jobs import executor as executors
-from utils.jobs.cluster import ClusterTasks, connect
 from utils.jobs.executor import Executor, open_executor
 from utils.jobs.job import Finished, Job, require_all
 
 MISTAKE = partial({}.pop, "absent")
 """Work that raises KeyError."""
 Open = Callable[..., contextlib.AbstractContextManager[Executor]]
-apart = pytest.mark.parametrize("open_one", ["processes", "cluster"], indirect=True)
+apart = pytest.mark.parametrize("open_one", ["processes"], indirect=True)
 """For tests of executors that run jobs in other processes."""
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A Ray cluster of this machine that all tests of the file share; it leaves no process."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("Ray is not installed: pip install -r requirements-cluster.txt")
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    with connect("local"):
-        yield
-        own = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert own and not psutil.wait_procs(own, timeout=60)[1], "the cluster leaves no process"
-
-
-@pytest.fixture(params=["here", "processes", "cluster"])
-def open_one(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Open:
-    if request.param != "cluster":
-        return partial(open_executor, 1 if request.param == "here" else 2)
-    request.getfixturevalue("cluster")
-    monkeypatch.setattr(cluster_module, "connect", lambda _: contextlib.nullcontext())
-    return partial(open_executor, 2, "auto")
+@pytest.fixture(params=["here", "processes"])
+def open_one(request: pytest.FixtureRequest) -> Open:
+    return partial(open_executor, 1 if request.param == "here" else 2)
 
 
 def test_every_job_finishes_once_with_its_result_or_its_error(open_one: Open) -> None:
@@ -85,7 +63,8 @@ def test_jobs_have_a_process_of_one_thread_and_a_log(open_one: Open, tmp_path: P
     assert str(ends["mute"].error).endswith("got: EOFError")
 
 
-@pytest.mark.parametrize(("open_one", "times"), [("processes", 9), ("cluster", 1)], indirect=["open_one"])
+@pytest.mark.parametrize("times", [9, 1])
+@apart
 def test_a_job_whose_process_is_killed_is_run_again(
     open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
 ) -> None:
@@ -117,7 +96,7 @@ def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None
 
 @pytest.mark.parametrize(
     ("open_one", "number"),
-    [("here", signal.SIGINT), ("processes", signal.SIGTERM), ("cluster", signal.SIGTERM)],
+    [("here", signal.SIGINT), ("processes", signal.SIGTERM)],
     indirect=["open_one"],
 )
 def test_a_signal_stops_jobs_at_safe_points(
@@ -140,30 +119,3 @@ def test_a_job_that_ignores_signals_is_killed(open_one: Open, tmp_path: Path, mo
     (began,) = tmp_path.glob("*.began")
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(began.stem)).wait(timeout=60)
-
-
-def test_a_node_that_differs_is_named(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = tmp_path / "data.parquet"
-    data.write_bytes(b"prices")
-    known = cluster_module.facts((data,))
-    assert {"Python", "torch", "numpy", "source code", str(data)} == known.keys()
-
-    def ends() -> list[Finished]:
-        with ClusterTasks([data], 1, None, lambda: None) as executor:
-            return list(executor.run([Job("two", partial(pow, 2, 2))]))
-
-    assert [end.result for end in ends()] == [4]
-    for name in ("source code", str(data)):
-        monkeypatch.setattr(cluster_module, "facts", lambda _, name=name: known | {name: "other"})
-        with pytest.raises(ConfigError, match=rf"expected {re.escape(name)} other on all nodes, got \S+ on node "):
-            ends()
-
-
-def test_without_ray_one_line_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    words = ["walk-forward", "--runs-dir", str(tmp_path / "runs"), "--synthetic.days", "3000", "--cluster", "auto"]
-    assert main(words) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert "pip install -r requirements-cluster.txt" in last and "ERROR expected Ray" in last

@@ -15,7 +15,6 @@ import torch
 from benchmarks.faults.harness import records, tensors
 from main import main
 from tests.tiny_run import frame, keep_in, tiny_in, unjudged
-from training.run.study_folder import fetch_fold
 from utils.errors import ConfigError
 from utils.runs import run_lock
 
@@ -79,20 +78,17 @@ def test_folds_side_by_side_that_are_stopped_go_on_elsewhere(
     assert (tmp_path / "cut" / "fold-2" / "checkpoints" / "generation-000002").is_dir()
 
 
-def test_a_fold_that_another_machine_trained_is_fetched(
+def test_a_finished_test_whose_disk_is_gone_is_restored(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = folder / "runs" / "whole" / "fold-1", tmp_path / "runs" / "whole" / "fold-1"
-    monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
-    with pytest.raises(ConfigError, match=r"expected generation 2 of .* a --runs-dir that all machines share"):
-        fetch_fold(there, 2)
+    """Nothing is trained again: the folds' last generations come from the bucket."""
     keep_in(folder / "volume", monkeypatch)
-    with pytest.raises(ConfigError, match="expected generation 3 of "):
-        fetch_fold(there, 3)
-    fetch_fold(there, 2)
-    assert records(there) == records(here) and (there / "summary.json").is_file()
-    last = Path("checkpoints") / "generation-000002"
-    assert tensors(there / last) == tensors(here / last)
+    there = words(tmp_path, "--data", str(folder / "data.parquet"), "--resume", "whole")
+    assert main(there) == 0
+    assert_alike(tmp_path / "runs" / "whole", folder / "runs" / "whole")
+    for fold in ("whole/fold-1", "whole/fold-2"):
+        summaries = [(place / "runs" / fold / "summary.json").read_bytes() for place in (tmp_path, folder)]
+        assert summaries[0] == summaries[1], "its times are those of the first training"
 
 
 def test_the_lock_of_a_lost_machine_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

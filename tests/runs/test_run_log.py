@@ -165,8 +165,8 @@ def test_the_newest_run_and_the_one_to_resume(
 
 
 def test_a_study_that_has_ended_does_not_hide_one_that_was_stopped() -> None:
-    files = {"stopped/plan.json": 0.0, "ended/plan.json": 10.0, "ended/sweep.json": 11.0}
-    assert max(standings(files, RunFiles("sweep", "plan.json", "sweep.json"))).name == "stopped"
+    files = {"stopped/plan.json": 0.0, "ended/plan.json": 10.0, "ended/report.html": 11.0}
+    assert max(standings(files, RunFiles("test", "plan.json", "report.html"))).name == "stopped"
 
 
 def test_latest_run_needs_one_that_got_somewhere(tmp_path: Path) -> None:

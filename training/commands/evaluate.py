@@ -27,7 +27,6 @@ from training.policies.read import WEIGHTS, Trades, read_policy, read_rows, read
 from training.run.market import require_past_columns, scores_of
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.signals import moved_by
-from training.sweep import trials_beside
 from utils.arrays import Float64Array
 from utils.config.cli import command_line
 from utils.config.settings import changed_flags, read_settings, to_dict
@@ -155,7 +154,7 @@ def evaluate(run: SavedRun, arguments: EvaluateArguments, known: TrainingDays | 
         config=run.config,
         market=run.market,
         played=played,
-        trials=trials_beside(run.path) if split == "validation" else 1,
+        trials=1,
         command=_command(dataclasses.replace(arguments, run=run.name)),
         champion_generation=run.generation,
         champion_digest=run.champion.digest,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from data.record import MARKET, MarketRecord, read_record
@@ -25,6 +26,7 @@ from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.runs.find import SUMMARY
 from utils.runs.run_log import REPORT, RunLog
+from utils.statistics import overfitting_probability
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
@@ -40,8 +42,10 @@ MEASURES = ("return", "sharpe", "max_drawdown", "exposure", "beta", "turnover", 
 SAME_DAYS = "All runs were judged on the same validation days of the same data"
 OTHER_DAYS = "The runs were judged on different days, data or stocks, on which results depend as on the champion"
 BEST_OF_MANY = (
-    "The best of {count} results is biased upwards: judge it on days on which nothing was chosen, once: {command}."
+    "The best of {count} results is biased upwards{overfit}: judge it on days on which nothing was chosen, once: "
+    "{command}."
 )
+OVERFIT = ", and one chosen on half of these days is below the median on the other half with a probability of {:.2f}"
 
 
 @dataclass(frozen=True)
@@ -222,9 +226,21 @@ def cautions(runs: Sequence[ReportedRun]) -> list[str]:
         if not run.results or judged < last:
             state = f"judged at generation {judged} and trained to generation {last} since" if judged else "not judged"
             texts.append(f"{run.name} is {state}: {command_line('evaluate', '--run', run.name)}.")
-    judged = sum(bool(run.results) for run in runs)
-    spend = command_line("evaluate", "--split", "holdout", "--spend-look")
-    return [*texts, BEST_OF_MANY.format(count=judged, command=spend)] if judged > 1 else texts
+    if (judged := sum(bool(run.results) for run in runs)) > 1:
+        overfit = chance_of_overfitting(runs)
+        shown = "" if overfit is None else OVERFIT.format(overfit)
+        spend = command_line("evaluate", "--split", "holdout", "--spend-look")
+        texts.append(BEST_OF_MANY.format(count=judged, overfit=shown, command=spend))
+    return texts
+
+
+def chance_of_overfitting(runs: Sequence[ReportedRun]) -> float | None:
+    """Return the probability that the best champion is chosen by chance; None unless all have the same days."""
+    curves = [run.equity[CHAMPION] for run in runs if run.equity is not None]
+    if not all(curve.index.equals(curves[0].index) for curve in curves):
+        return None
+    growth = np.array([curve.clip(lower=1e-6 * curve.iloc[0]) for curve in curves])
+    return overfitting_probability(np.diff(np.log(growth)))
 
 
 def equity_chart(runs: Sequence[ReportedRun]) -> Chart | None:

@@ -21,7 +21,7 @@ from werkzeug.wrappers import Request, Response
 from training.commands.table import ServeArguments
 from utils.errors import ConfigError
 from utils.runs.console import LOG
-from utils.runs.find import SUMMARY, SWEEP
+from utils.runs.find import SUMMARY
 from utils.runs.run_lock import is_held
 from utils.runs.run_log import REPORT
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 logger = logging.getLogger(__name__)
-SHOWN = (REPORT, SWEEP, SUMMARY, LOG, "*.png")
+SHOWN = (REPORT, SUMMARY, LOG, "*.png")
 DEPTHS = ("", "*/", "*/*/")
 """The folder of all runs, runs, and runs of a study or of the second experiment."""
 TOKEN = "SERVE_TOKEN"
@@ -122,7 +122,7 @@ def _index(runs_dir: Path, files: dict[str, Path]) -> str:
     for folder in {path.parent for path in files.values()}:
         here = {name: path for name, path in sorted(files.items()) if path.parent == folder}
         written = max(path.stat().st_mtime for path in here.values())
-        is_ended = {REPORT, SWEEP} & {*os.listdir(folder)}
+        is_ended = (folder / REPORT).is_file()
         rows.append(
             {
                 "name": next(iter(here)).rpartition("/")[0] or "all runs",

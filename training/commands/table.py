@@ -213,18 +213,7 @@ class ServeArguments:
 
 
 @checked_dataclass
-class StudyArguments(SettingsArguments):
-    """Arguments of commands that train many runs."""
-
-    jobs: Annotated[int | None, Field(ge=1), kinds.Mark.FREE] = None
-    """Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU."""
-    cluster: Annotated[str | None, kinds.Mark.FREE] = None
-    """Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` for a new one on
-    this machine."""
-
-
-@checked_dataclass
-class WalkForwardArguments(StudyArguments):
+class WalkForwardArguments(SettingsArguments):
     """Train, validate and test on successive folds: one equity curve over days that no champion has seen.
 
     Each fold is a training run in runs/NAME/fold-K, whose test days follow its validation days, and a separate job;
@@ -239,25 +228,8 @@ class WalkForwardArguments(StudyArguments):
     """Days before a fold's test days (less a purge) on which its champion is first evaluated."""
     train_days: kinds.NonNegativeInt = 0
     """Days before a fold's validation days (less a purge) on which it trains; 0: all of them."""
-
-
-@checked_dataclass
-class SweepArguments(StudyArguments):
-    """Find the best settings on validation days: train trials that differ in some, each on several seeds.
-
-    Each trial is a few training runs in runs/NAME/trial-N-seed-K; --run, --resume and all settings of a training run
-    apply: they are what the trials vary. Which ones may vary: evolution.*, learning.*, generations,
-    evaluation.fitness_windows and exploration_windows; the others change no learning, or the days, prices and costs by
-    which trials are compared.
-    """
-
-    space: kinds.InputFile = None
-    """TOML file with a table for each setting that varies, by its dotted name: low and high, with log = true or a step,
-    or choices."""
-    trials: kinds.PositiveInt = 40
-    """Settings that are tried."""
-    seeds: kinds.PositiveInt = 3
-    """Training runs of a trial, on as many seeds from --seed on; its value is the median of their profits."""
+    jobs: Annotated[int, Field(ge=1), kinds.Mark.FREE] = 1
+    """Folds that are trained at once, each in a process with one thread."""
 
 
 def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -337,7 +309,6 @@ COMMANDS = {
     "report": Command(ReportArguments, "training.commands.report:run_report"),
     "serve": Command(ServeArguments, "training.commands.serve:run_serve"),
     "walk-forward": Command(WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", run_defaults),
-    "sweep": Command(SweepArguments, "training.commands.sweep:run_sweep", run_defaults),
     "paper open": Command(PaperOpenArguments, "training.commands.paper:run_open"),
     "paper step": Command(PaperStepArguments, "training.commands.paper:run_step"),
     "paper status": Command(PaperArguments, "training.commands.paper:run_status"),

@@ -18,18 +18,18 @@ from training.evaluation.judge import Evaluation
 from training.evaluation.verdict import FoldResult
 from training.run.market import load_market, record_or_pin_market
 from training.run.saved import open_saved_run
-from training.run.study_folder import Study, StudyKind, fetch_fold
+from training.run.study_folder import PLAN, Study, open_study
 from training.train import train_of_study
 from utils.config.cli import command_line
 from utils.config.trader import Config
+from utils.jobs.executor import LOGS, open_executor
 from utils.jobs.job import Job, require_all
+from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.find import SUMMARY
-from utils.runs.run_log import REPORT
 from utils.tables import many
 
 logger = logging.getLogger(__name__)
-KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*", REPORT)
 
 
 def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) -> Evaluation:
@@ -47,17 +47,17 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         CloudError: not all of the test could be stored.
     """
     asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
-    with KIND.open(arguments, asked, explicit) as study:
+    with open_study(arguments, asked, explicit) as study:
         path, config = study.path, study.config
         choose_threads(config.threads)
         splits = _remembered_folds(path, study.plan, config)
         if study.is_reached:
-            study.keep(KIND.plan, MARKET)
-        _train_folds(study, splits, explicit, arguments)
+            study.keep(PLAN, MARKET)
+        _train_folds(study, splits, explicit, arguments.jobs)
         evaluation = record_look(_test(path, splits, config), config.runs_dir)
         log_evaluation(evaluation)
         write_evaluation(evaluation, path)
-        study.keep(KIND.plan, MARKET, *FILES)
+        study.keep(PLAN, MARKET, *FILES)
     return evaluation
 
 
@@ -74,22 +74,15 @@ def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits
     return folds
 
 
-def _train_folds(
-    study: Study[FoldPlan], splits: Sequence[Splits], explicit: frozenset[str], arguments: WalkForwardArguments
-) -> None:
-    """Train the folds that are not trained yet, and fetch those that other machines trained."""
+def _train_folds(study: Study, splits: Sequence[Splits], explicit: frozenset[str], at_once: int) -> None:
+    """Train the folds that are not trained yet."""
     path, config, jobs = study.path, study.config, list[Job]()
     for number, fold in enumerate(splits, start=1):
         fold_config = dataclasses.replace(config, runs_dir=path, run=f"fold-{number}", resume=None)
         if not (path / str(fold_config.run) / SUMMARY).is_file():
             jobs.append(Job(str(fold_config.run), partial(train_of_study, fold_config, explicit, fold)))
-
-    with study.executor(arguments) as executor:
-        ends = list(study.run(executor, jobs))
-    require_all(ends)
-    for end in ends:
-        if not (path / end.name / SUMMARY).is_file():
-            fetch_fold(path / end.name, end.result)
+    with open_executor(at_once, logs=path / LOGS) as executor:
+        require_all(list(executor.run(jobs, partial(setup_logging, path, verbose=config.verbose))))
 
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:

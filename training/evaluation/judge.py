@@ -47,10 +47,6 @@ NOTES: dict[Split, str] = {
     "walk-forward": "Each champion was chosen on days before its test days; nothing was chosen on the test days.",
 }
 """How the champion was chosen, by the days that judge it."""
-CHOSEN_IN_A_SWEEP = (
-    "Settings are chosen on validation days by the sweep that this run belongs to: the verdict allows for all of its "
-    "trials, {trials}."
-)
 VARIANTS = (
     "Policies tried from {first} to {last} that the verdict allows for: {trials}, by --variants and recorded looks. It "
     "cannot know of others, and days to which a policy was fitted prove nothing."
@@ -86,7 +82,7 @@ class Evaluation:
     market: Market
     played: PlayedPolicies
     trials: int
-    """Champions, or settings of a sweep, compared on the judged days; 1 if nothing was chosen on them."""
+    """Champions or policies compared on the judged days; 1 if nothing was chosen on them."""
     command: str
     """Command line that reproduces this evaluation."""
     champion_generation: int | None = None
@@ -248,10 +244,9 @@ class Evaluation:
         """Estimate how much choosing the champion among those evaluated on the judged days may have added."""
         names = self.judged, self.played.benchmark
         judged, held = (metrics.daily_returns(self.played.curves[name].equity[0]) for name in names)
-        note = CHOSEN_IN_A_SWEEP if self.split == "validation" and self.trials > 1 else NOTES[self.split]
+        note = NOTES[self.split]
         if self.judged != CHAMPION:
-            note = VARIANTS.format(trials="{trials}", first=self.dates[0], last=self.dates[-1])
-        note = note.format(trials=f"{self.trials:,}")
+            note = VARIANTS.format(trials=f"{self.trials:,}", first=self.dates[0], last=self.dates[-1])
         return Overfitting.of(judged, held, self.trials, note)
 
     @cached_property

@@ -1,42 +1,37 @@
-"""The folder of a walk-forward test or sweep: its plan and market record beside one run per fold or trial."""
+"""The folder of a walk-forward test: its plan and market record beside one run per fold."""
 
 import contextlib
 import json
 import logging
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from data.record import MARKET
-from training.commands.table import StudyArguments
-from utils.cloud.restore import require_unused, restore_run
+from data.splits import FoldPlan
+from training.commands.table import WalkForwardArguments
+from utils.cloud.restore import require_unused
 from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.settings import from_saved, hint, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
-from utils.jobs.cluster import import_ray
-from utils.jobs.executor import LOGS, Executor, open_executor
-from utils.jobs.job import Finished, Job
-from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.durable import make_directory
 from utils.runs.ending import locked, resumable
 from utils.runs.find import SUMMARY, RunFiles, name_to_resume
-from utils.runs.run_log import CHECKPOINTS, new_folder
+from utils.runs.run_log import REPORT, new_folder
 
-Plan = TypeVar("Plan")
 logger = logging.getLogger(__name__)
+NOUN, PLAN = "walk-forward test", "walk_forward.json"
 
 
 @dataclass(frozen=True)
-class Study(Generic[Plan]):
-    """An open study to which only this process writes."""
+class Study:
+    """An open walk-forward test to which only this process writes."""
 
     path: Path
-    plan: Plan
+    plan: FoldPlan
     config: Config
     """The settings that hold."""
     store: ObjectStore | None
@@ -49,129 +44,87 @@ class Study(Generic[Plan]):
             if self.store is not None and (self.path / name).is_file():
                 self.store.put(f"{self.path.name}/{name}", (self.path / name).read_bytes())
 
-    def executor(self, arguments: StudyArguments) -> AbstractContextManager[Executor]:
-        """Open the executor of its runs; the nodes of a cluster must share its folder if no store keeps the runs."""
-        files = [file for file in (self.config.data, self.config.investable, self.config.features) if file is not None]
-        shared = [] if self.store else self.path.glob("*.json")
-        gpus = int(self.config.device != "cpu")
-        return open_executor(
-            arguments.jobs, arguments.cluster, logs=self.path / LOGS, files=[*files, *shared], gpus=gpus
-        )
 
-    def run(self, executor: Executor, jobs: Sequence[Job]) -> Iterator[Finished]:
-        """Run its jobs and yield their outcomes; they are logged to its folder."""
-        return executor.run(jobs, partial(setup_logging, self.path, verbose=self.config.verbose))
+@contextlib.contextmanager
+def open_study(arguments: WalkForwardArguments, asked: FoldPlan, explicit: frozenset[str]) -> Iterator[Study]:
+    """Open a new test, or the one to resume, for the duration of the block. A stopped one says how it continues.
 
+    A new one that is refused leaves nothing behind. A store out of reach is logged; the test reports at its end what
+    could not be stored.
 
-@dataclass(frozen=True)
-class StudyKind:
-    """A kind of study: many training runs under one plan, in one folder."""
+    Args:
+        asked: plan of a new test. Parts other than the defaults must be those that a resumed one began with.
 
-    name: str
-    plan: str
-    """File of the plan and the settings with which it began."""
-    runs: str
-    """Pattern of its runs' names."""
-    end: str
-    """File that ends it."""
-
-    @contextlib.contextmanager
-    def open(self, arguments: StudyArguments, asked: Plan, explicit: frozenset[str]) -> Iterator[Study[Plan]]:
-        """Open a new study, or the one to resume, for the duration of the block. A stopped one says how it continues.
-
-        A new one that is refused leaves nothing behind. A store out of reach is logged; the study reports at its end
-        what could not be stored.
-
-        Args:
-            asked: plan of a new study. Parts other than the defaults must be those that a resumed one began with.
-
-        Raises:
-            ConfigError: the name is taken, there is no such study, or it began otherwise.
-        """
-        if arguments.cluster is not None:
-            import_ray()  # a missing package is reported before anything begins
-        began = config = arguments.settings
-        store, is_new, plan = open_cloud(), config.resume is None, asked
-        reached = store if store is not None and store.check() else None
-        if is_new:
-            contents = {"plan": asdict(asked), "settings": to_dict(config)}  # type: ignore[call-overload]
-            path = new_folder(config.runs_dir, config.run, self.plan, contents)
-        else:
-            path = self._find(config, reached)
-            plan, began = self.read(path, type(asked))
-            for name, value in vars(plan).items():
-                new = getattr(asked, name)
-                if new and new not in (value, getattr(type(arguments), name)):
-                    raise ConfigError(
-                        f"expected --{name.replace('_', '-')} {value}, with which {path} began, got {new}; leave it "
-                        f"out, or start a new {self.name} without --resume"
-                    )
-            config = settings_to_resume(began, config, explicit)
-            if config.generations != began.generations:
-                raise ConfigError(
-                    f"expected generations = {began.generations}, with which {path} began, got {config.generations}; "
-                    "leave it out: all its runs are trained for as many, so that they compare"
-                )
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(resumable(path, began, config, partial(self._saved, path)))
-            stack.enter_context(locked(path, is_new=is_new))
-            if is_new and reached is not None:
-                require_unused(reached, path.name)
-            setup_logging(path, verbose=config.verbose)
-            yield Study(path, plan, config, store, reached is not None)
-
-    def _saved(self, path: Path) -> str:
-        """Return what is saved, as the beginning of a sentence."""
-        count = len(list(path.glob(f"{self.runs}/{SUMMARY}")))
-        return f"{count} of its training runs {'is' if count == 1 else 'are'} complete and others go on where they were"
-
-    def _find(self, config: Config, store: ObjectStore | None) -> Path:
-        """Return the folder of the study to resume, fetched if only the store has it; ConfigError if there is none."""
-        name = name_to_resume(str(config.resume), config.runs_dir, store, RunFiles(self.name, self.plan, self.end))
-        path = config.runs_dir / name
-        if (path / self.plan).is_file():
-            return path
-        if store is not None:
-            fetch_files(store, path, (MARKET,))  # first, so that a plan on disk implies the market of its runs
-            if fetch_files(store, path, (self.plan,)):
-                logger.info("restored the plan of %s from the cloud", path)
-                return path
-            path.rmdir()
-        known = [plan.parent.name for plan in path.parent.glob(f"*/{self.plan}")]
-        where = f"{path.parent}{'' if store is None else ' or in the cloud'}"
-        raise ConfigError(f"expected a {self.name} to resume in {where}, got {name!r}{hint(name, known)}")
-
-    def read(self, path: Path, plan: type[Plan]) -> tuple[Plan, Config]:
-        """Return the plan of a study, and the settings of its runs. Raises ConfigError for a damaged file."""
-        try:
-            contents = json.loads((path / self.plan).read_text(encoding="utf-8"))
-            return plan(**contents["plan"]), from_saved(contents["settings"], Config)
-        except (ConfigError, OSError, ValueError, TypeError, KeyError) as error:
-            raise ConfigError(f"expected the plan of a {self.name} in {path / self.plan}, got: {error}") from None
-
-
-def fetch_files(store: ObjectStore, folder: Path, names: Collection[str]) -> bool:
-    """Fetch files of a folder in this order; False at the first one that the store lacks."""
-    make_directory(folder)
-    try:
-        for name in names:
-            store.get(f"{folder.name}/{name}", folder / name)
-    except MissingError:
-        return False
-    return True
-
-
-def fetch_fold(folder: Path, generation: int) -> None:
-    """Fetch a fold that another machine trained to that generation.
-
-    Raises ConfigError if no store is named or it has not that generation.
+    Raises:
+        ConfigError: the name is taken, there is no such test, or it began otherwise.
     """
-    store = open_cloud(below=folder.parent.name)
+    began = config = arguments.settings
+    store, is_new, plan = open_cloud(), config.resume is None, asked
+    reached = store if store is not None and store.check() else None
+    if is_new:
+        contents = {"plan": asdict(asked), "settings": to_dict(config)}
+        path = new_folder(config.runs_dir, config.run, PLAN, contents)
+    else:
+        path = _find(config, reached)
+        plan, began = _read(path)
+        for name, value in vars(plan).items():
+            new = getattr(asked, name)
+            if new and new not in (value, getattr(type(arguments), name)):
+                raise ConfigError(
+                    f"expected --{name.replace('_', '-')} {value}, with which {path} began, got {new}; leave it out, "
+                    f"or start a new {NOUN} without --resume"
+                )
+        config = settings_to_resume(began, config, explicit)
+        if config.generations != began.generations:
+            raise ConfigError(
+                f"expected generations = {began.generations}, with which {path} began, got {config.generations}; "
+                "leave it out: all its runs are trained for as many, so that they compare"
+            )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(resumable(path, began, config, partial(_saved, path)))
+        stack.enter_context(locked(path, is_new=is_new))
+        if is_new and reached is not None:
+            require_unused(reached, path.name)
+        setup_logging(path, verbose=config.verbose)
+        yield Study(path, plan, config, store, reached is not None)
+
+
+def _saved(path: Path) -> str:
+    """Return what is saved, as the beginning of a sentence."""
+    count = len(list(path.glob(f"fold-*/{SUMMARY}")))
+    return f"{count} of its training runs {'is' if count == 1 else 'are'} complete and others go on where they were"
+
+
+def _find(config: Config, store: ObjectStore | None) -> Path:
+    """Return the folder of the test to resume, fetched if only the store has it; ConfigError if there is none."""
+    name = name_to_resume(str(config.resume), config.runs_dir, store, RunFiles(NOUN, PLAN, REPORT))
+    path = config.runs_dir / name
+    if (path / PLAN).is_file():
+        return path
     if store is not None:
-        restore_run(store, folder, above=generation - 1)
-    if max(list_checkpoints(folder / CHECKPOINTS), default=0) != generation or store is None:
-        raise ConfigError(
-            f"expected generation {generation} of {folder}, which another machine trained, got none; use a --runs-dir "
-            "that all machines share, or CLOUD_PROVIDER"
-        )
-    store.get(f"{folder.name}/{SUMMARY}", folder / SUMMARY)
+        _fetch(store, path, MARKET)  # first, so that a plan on disk implies the market of its runs
+        if _fetch(store, path, PLAN):
+            logger.info("restored the plan of %s from the cloud", path)
+            return path
+        path.rmdir()
+    known = [plan.parent.name for plan in path.parent.glob(f"*/{PLAN}")]
+    where = f"{path.parent}{'' if store is None else ' or in the cloud'}"
+    raise ConfigError(f"expected a {NOUN} to resume in {where}, got {name!r}{hint(name, known)}")
+
+
+def _read(path: Path) -> tuple[FoldPlan, Config]:
+    """Return the plan of a test, and the settings of its runs. Raises ConfigError for a damaged file."""
+    try:
+        contents = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        return FoldPlan(**contents["plan"]), from_saved(contents["settings"], Config)
+    except (ConfigError, OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"expected the plan of a {NOUN} in {path / PLAN}, got: {error}") from None
+
+
+def _fetch(store: ObjectStore, folder: Path, name: str) -> bool:
+    """Fetch a file of a folder; False where the store lacks it."""
+    make_directory(folder)
+    with contextlib.suppress(MissingError):
+        store.get(f"{folder.name}/{name}", folder / name)
+        return True
+    return False

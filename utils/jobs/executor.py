@@ -1,4 +1,4 @@
-"""Executors of jobs: in this process, in several processes, or on a cluster, as --jobs and --cluster ask for.
+"""Executors of jobs: in this process, or in as many others as --jobs asks for.
 
 Outcomes come in the order in which jobs end, and jobs of lost processes are run once more.
 """
@@ -54,74 +54,6 @@ class Executor(ABC):
     def _outcomes(self, jobs: Sequence[Job]) -> Iterator[Finished]: ...
 
 
-class Pool(Executor):
-    """Runs jobs in other processes; use it in a `with` block, which ends them.
-
-    If a process or its machine is gone, its job is resubmitted, at most `MOST_LOSSES` times; other jobs go on.
-    """
-
-    def __init__(self, safe_point: Callable[[], None]) -> None:
-        """Take a function that is called several times a second and may raise to stop."""
-        self._safe_point = safe_point
-        self._running: dict[Future[bytes], Job] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Ask all jobs to stop at a safe point, and end their processes if they do not in time."""
-        if self._running:
-            self.stop()
-            wait(self._running, STOP_SECONDS)
-        self.kill()
-        self._running.clear()
-
-    @abstractmethod
-    def capacity(self) -> int:
-        """Return how many jobs may run at once."""
-
-    @abstractmethod
-    def submit(self, name: str, pickled: bytes) -> Future[bytes]:
-        """Start a pickled job, see `perform_pickled`."""
-
-    @abstractmethod
-    def is_lost(self, error: Exception) -> bool:
-        """Return whether a call ended with its process. Raises ConfigError where no process can take the job."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Ask all running jobs to stop at a safe point."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """End all processes at once."""
-
-    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[Finished]:
-        waiting, losses = list(reversed(jobs)), Counter[str]()
-        while waiting or self._running:
-            while waiting and len(self._running) < self.capacity():
-                job = waiting.pop()
-                logger.info("%s: running", job.name)
-                self._running[self.submit(job.name, pickle.dumps(job))] = job
-            self._safe_point()
-            for call in wait(self._running, _POLL_SECONDS, FIRST_COMPLETED).done:
-                job = self._running.pop(call)
-                try:
-                    end: Finished = pickle.loads(call.result())
-                except Exception as error:
-                    is_lost = self.is_lost(error)
-                    losses[job.name] += is_lost
-                    if is_lost and losses[job.name] <= MOST_LOSSES:
-                        text = "%s: its process was lost, %d of at most %d times"
-                        logger.warning(text, job.name, losses[job.name], MOST_LOSSES)
-                        waiting.append(job)
-                        continue
-                    last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-                    reason = "a process that was lost" if is_lost else last_line
-                    end = Finished(job.name, error=f"expected an outcome of the job, got: {reason}", exit_code=1)
-                yield end
-
-
 LOGS = "jobs"
 THREADS = "OMP_NUM_THREADS"
 
@@ -135,38 +67,67 @@ class InProcess(Executor):
             yield perform(job)
 
 
-class Processes(Pool):
-    """Runs jobs in processes of this machine, one thread each."""
+class Processes(Executor):
+    """Runs jobs in processes of this machine, one thread each; use it in a `with` block, which ends them.
+
+    If a process is gone, its job is resubmitted, at most `MOST_LOSSES` times; other jobs go on.
+    """
 
     def __init__(self, count: int, logs: Path | None, safe_point: Callable[[], None]) -> None:
-        super().__init__(safe_point)
-        self._count, self._logs = count, logs
+        """Take the largest number of processes, the folder of their logs, and a function that is called often and may
+        raise to stop."""
+        self._count, self._logs, self._safe_point = count, logs, safe_point
+        self._running: dict[Future[bytes], Job] = {}
         self._processes: list[BaseProcess] = []
         self._calls: dict[ProcessPoolExecutor, Future[bytes]] = {}
         """The last call of each process, whose executor has no other, because one that is lost breaks its executor."""
 
-    def capacity(self) -> int:
-        return self._count
+    def __enter__(self) -> Self:
+        return self
 
-    def submit(self, name: str, pickled: bytes) -> Future[bytes]:
-        calls = self._calls.items()
-        idle = (executor for executor, call in calls if call.done() and not self.is_lost(call.exception()))
-        executor = next(idle, None) or self._start()
-        call = self._calls[executor] = executor.submit(perform_pickled, name, pickled, self._logs)
-        return call
-
-    def is_lost(self, error: BaseException | None) -> bool:
-        return isinstance(error, BrokenExecutor)
-
-    def stop(self) -> None:
-        for process in self._processes:
-            process.terminate()
-
-    def kill(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        """Ask all jobs to stop at a safe point, and end their processes if they do not in time."""
+        if self._running:
+            for process in self._processes:
+                process.terminate()
+            wait(self._running, STOP_SECONDS)
         for process in self._processes:
             process.kill()
         for executor in self._calls:
             executor.shutdown()
+        self._running.clear()
+
+    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+        waiting, losses = list(reversed(jobs)), Counter[str]()
+        while waiting or self._running:
+            while waiting and len(self._running) < self._count:
+                job = waiting.pop()
+                logger.info("%s: running", job.name)
+                self._running[self._submit(job)] = job
+            self._safe_point()
+            for call in wait(self._running, _POLL_SECONDS, FIRST_COMPLETED).done:
+                job = self._running.pop(call)
+                try:
+                    end: Finished = pickle.loads(call.result())
+                except Exception as error:
+                    is_lost = isinstance(error, BrokenExecutor)
+                    losses[job.name] += is_lost
+                    if is_lost and losses[job.name] <= MOST_LOSSES:
+                        text = "%s: its process was lost, %d of at most %d times"
+                        logger.warning(text, job.name, losses[job.name], MOST_LOSSES)
+                        waiting.append(job)
+                        continue
+                    last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                    reason = "a process that was lost" if is_lost else last_line
+                    end = Finished(job.name, error=f"expected an outcome of the job, got: {reason}", exit_code=1)
+                yield end
+
+    def _submit(self, job: Job) -> Future[bytes]:
+        calls = self._calls.items()
+        idle = (one for one, call in calls if call.done() and not isinstance(call.exception(), BrokenExecutor))
+        executor = next(idle, None) or self._start()
+        call = self._calls[executor] = executor.submit(perform_pickled, job.name, pickle.dumps(job), self._logs)
+        return call
 
     def _start(self) -> ProcessPoolExecutor:
         executor = ProcessPoolExecutor(1, get_context("spawn"), begin_worker)
@@ -182,39 +143,24 @@ class Processes(Pool):
 
 
 @contextlib.contextmanager
-def open_executor(
-    jobs: int | None = None,
-    cluster: str | None = None,
-    *,
-    logs: Path | None = None,
-    files: Sequence[Path] = (),
-    gpus: int = 0,
-) -> Iterator[Executor]:
-    """Open an executor: on a cluster if one is named, else in several processes, or in this one for a single job.
+def open_executor(jobs: int | None = None, *, logs: Path | None = None) -> Iterator[Executor]:
+    """Open an executor: several processes, or this one for a single job at once.
 
     Args:
-        jobs: largest number of jobs at once; default: 1, on a cluster one per CPU or GPU.
-        cluster: address of a Ray cluster, or `auto`; see `connect`.
+        jobs: largest number of jobs at once; default: 1.
         logs: folder for what jobs in other processes print, one file each; None leaves their output where it goes.
-        files: read by jobs; must be equal on all nodes of a cluster.
-        gpus: whole GPUs of each job on a cluster that has any.
 
     Raises:
-        ConfigError: the cluster cannot be used, or the number of jobs is below 1.
+        ConfigError: the number of jobs is below 1.
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"expected --jobs >= 1, got {jobs}")
-    if cluster is None and jobs in (None, 1):
+    if jobs in (None, 1):
         yield InProcess()
         return
     # Imported late: workers, which import this module, begin sooner without them.
-    from utils.jobs.cluster import ClusterTasks, connect
     from utils.memory.guard import MemoryGuard
     from utils.runs.ending import SafePoint
 
-    connection = contextlib.nullcontext() if cluster is None else connect(cluster)
-    with connection, SafePoint(MemoryGuard()) as safe_point:
-        is_here = cluster is None
-        pool = Processes(jobs or 1, logs, safe_point) if is_here else ClusterTasks(files, jobs, logs, safe_point, gpus)
-        with pool:
-            yield pool
+    with SafePoint(MemoryGuard()) as safe_point, Processes(jobs or 1, logs, safe_point) as processes:
+        yield processes

@@ -16,7 +16,7 @@ from utils.errors import ConfigError
 if TYPE_CHECKING:
     from utils.cloud.store import ObjectStore
 
-CONFIG, METRICS, SUMMARY, SWEEP = "config.json", "metrics.jsonl", "summary.json", "sweep.json"
+CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 
 
 @dataclass(frozen=True)
