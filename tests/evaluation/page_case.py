@@ -96,7 +96,7 @@ def curves_of(generator: np.random.Generator, drift: float, policy: str, days: i
     count = SELECTIONS if policy == RANDOM else 1
     curves = [walk(generator, days + 1, drift + 0.0003 * generator.normal() * (count > 1)) for _ in range(count)]
     some = {"positions": 246.0, "wins": 134.0, "losses": 100.0, "sessions": 3345.0, "largest": 0.11}
-    some |= {"traded": 6 * CAPITAL, "costs": 0.023 * CAPITAL}
+    some |= {"traded": 6.0, "costs": 0.023 * CAPITAL}
     exposure = 0.718 + 0.1 * np.sin(np.arange(days) / 20)
     known = {name: np.full(count, value) for name, value in some.items()}
     return EquityCurves(np.stack(curves), np.repeat(exposure[None], count, axis=0), **known)

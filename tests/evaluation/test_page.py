@@ -22,7 +22,6 @@ from training.evaluation.baselines import CHAMPION, EQUAL, MOMENTUM, RANDOM
 from training.evaluation.export import monthly_returns, render
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
-from training.evaluation.play import Asked
 from training.evaluation.verdict import FoldResult
 from utils import pictures
 from utils.charts import DASH, MINUS, Chart, described, number
@@ -278,13 +277,6 @@ def test_a_baseline_that_follows_nothing_is_told() -> None:
     idle = replace(one, played=replace(one.played, curves=curves))
     assert "60-day momentum: the same as equal weight, for" in Page(render(idle)).texts[0]
     assert MOMENTUM not in [lead.policy for lead in idle.leads]
-
-
-def test_turnover_is_one_number_above_and_below() -> None:
-    one = small()
-    shown = Page(render(replace(one, played=replace(one.played, asked=Asked(7.84, 7.62, 0.0)))))
-    above, below = shown.of_class("tiles")
-    assert "Turnover7.6 times" in above and "Turnover asked7.8 times a year Turnover done7.6 times" in below
 
 
 def test_positions_and_trades_are_told_by_stock_and_day(evaluation: Evaluation) -> None:

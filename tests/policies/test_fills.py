@@ -34,10 +34,12 @@ REASONS = {
     "weekend": "on a day without session",
     "unknown": "of an unknown ticker",
     "empty": "on a day without a bar",
-    "early": "outside of the judged days",
+    "late": "after the judged days",
     "both": "with both value and shares",
     "nothing": "sale of what is not held",
     "free": "without a finite price above 0",
+    "dividend": "neither a purchase nor a sale",
+    "no amount": "without an amount other than 0",
 }
 
 
@@ -46,7 +48,7 @@ def impossible(kind: str, rng: np.random.Generator) -> dict[str, object]:
     day, column = int(rng.integers(FIRST + 1, FIRST + STEPS)), COLUMNS[int(rng.integers(1, len(COLUMNS) - 1))]
     if kind in ("frozen", "empty"):
         day, column = HALTED + (kind == "empty"), COLUMNS[-1]
-    day = FIRST - 5 if kind == "early" else day
+    day = FIRST + STEPS + 5 if kind == "late" else day
     bar = MARKET_OF_FILLS.data_array[day, column].astype(float)
     price = rng.uniform(bar[LOW], bar[HIGH]) if kind != "empty" else 50.0
     price = {"high": 1.2 * bar[HIGH], "low": bar[LOW] / 1.2, "split": 4 * bar[CLOSE], "free": 0.0}.get(kind, price)
@@ -60,7 +62,13 @@ def impossible(kind: str, rng: np.random.Generator) -> dict[str, object]:
     row |= {"value": np.nan, "price": price}
     if kind == "unknown":
         row["ticker"] = f"X{rng.integers(99)}"
-    return row | ({"value": 100.0} if kind == "both" else {}) | ({"side": "sell"} if kind == "nothing" else {})
+    other = {
+        "both": {"value": 100.0},
+        "nothing": {"side": "sell"},
+        "dividend": {"side": "div"},
+        "no amount": {"shares": 0},
+    }
+    return row | other.get(kind, {})
 
 
 def possible(day: int, shares: float, part: float) -> dict[str, object]:
@@ -95,12 +103,13 @@ def test_two_hundred_impossible_fills_are_named_and_change_nothing() -> None:
         if kind:
             assert named[place] == REASONS[kind], row
     assert len(named) == 201, "and a sale of more than is held"
-    counts, early = refused["reason"].value_counts(), int((refused["reason"] == REASONS["early"]).sum())
-    most, done = counts.drop(REASONS["early"]).max(), 201 - early
-    assert f"{early} of 203 rows lie outside of the judged days: the account begins in cash." in asked.warning
+    counts, late = refused["reason"].value_counts(), int((refused["reason"] == REASONS["late"]).sum())
+    most, done = counts.drop(REASONS["late"]).max(), 201 - late
+    assert f"{late} of 203 rows lie after the judged days, and are left out." in asked.warning
     assert f"{done} of 203 rows were not done as claimed, see refused.csv: {most} " in asked.warning
     assert f", and {done - most} for other reasons." in asked.warning
-    assert [count for _, count, turnover in asked.undone if turnover is None] == counts.tolist()
+    assert [count for _, count, turnover in asked.undone if turnover is None] == [*asked.refused_for.values()]
+    assert asked.refused_for == counts.to_dict()
     np.testing.assert_array_equal(equity, asked_of(GOOD)[1])
 
 
@@ -138,6 +147,35 @@ def test_partial_sales_are_partial_and_the_claim_is_held_against_the_fills_here(
     assert told in asked.warning and "sale of more than is held, done in part" in asked.warning
     if claimed > 1e6:
         assert f"{100 * abs(better) / (claimed - 1e6):.0f}% of the profit" in asked.warning
+
+
+def test_what_was_held_before_the_judged_days_is_held_on_them() -> None:
+    """900 bought and 400 sold before, then 100 sold: from the first open on, as the share of the equity that it was."""
+    rows = [possible(FIRST - 12, 900.0, 0.3), possible(FIRST - 6, -400.0, 0.9), possible(FIRST + 8, -100.0, 0.5)]
+    asked, equity = asked_of(rows)
+    bars = MARKET_OF_FILLS.data_array[:, COLUMNS[0]].astype(float)
+    bought, sold = (float(row["price"]) for row in rows[:2])  # type: ignore[arg-type]
+    scale = 1e6 / (1e6 - 900 * bought + 400 * sold + 500 * bars[FIRST, CLOSE])
+    cash, shares, expected = 1e6, 0.0, [1e6]
+    for day in range(FIRST + 1, FIRST + STEPS + 1):
+        change = scale * {FIRST + 1: 500.0, FIRST + 8: -100.0}.get(day, 0.0)
+        cash, shares = cash - change * bars[day, OPEN] - RATE * abs(change) * bars[day, OPEN], shares + change
+        expected.append(cash + shares * bars[day, CLOSE])
+    np.testing.assert_allclose(equity, expected, rtol=1e-9)
+    told = (
+        f"2 of 3 rows lie before the judged days: the account begins with what they leave held, scaled by {scale:.3g}"
+    )
+    assert told in asked.warning and asked.refused is not None and asked.refused.empty
+
+
+def test_an_account_that_was_lost_before_the_judged_days_is_refused() -> None:
+    """Bought a little on credit, which is let pass for dividends that are not known of; the price falls by 95%."""
+    data = MARKET_OF_FILLS.data_array.copy()
+    data[FIRST - 8 :, COLUMNS[0], :4] *= 0.05
+    purchase = possible(FIRST - 12, 1.0, 0.5)
+    rows = pd.DataFrame([purchase | {"shares": 1.15e6 / float(purchase["price"])}])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"worth something on \S+, where the judged days begin, got -7\d,\d+"):
+        account_of_rows(rows, replace(MARKET_OF_FILLS, data_array=data))
 
 
 def test_of_rows_that_are_all_impossible_the_error_says_why() -> None:

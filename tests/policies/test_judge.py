@@ -203,6 +203,8 @@ def test_weights_are_held_as_they_are(market: TradedMarket, tmp_path: Path) -> N
     assert asked is not None and not asked.is_apart and asked.gap < 1e-3
     assert repr(market).startswith("TradedMarket(6 stocks, 2000-01-03 to ") and len(repr(market)) < 300
     assert asked.turnover == pytest.approx(asked.done, rel=0.02)
+    for name in ("code", "random picker, code"):  # which trade as much
+        assert judgement.table.loc[name, "turnover"] == pytest.approx(asked.done)
     assert asked.sentence not in judgement.verdict["code"]
 
 
@@ -371,6 +373,7 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
         ("--weights", "mine.csv", ",AAPL\n2000-06-05,1\n", "for days and tickers of the data"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,AAPL,1\n", "for days and tickers of the data"),
         ("--trades", "mine.csv", "", "expected a CSV or parquet file of trades"),
+        ("--scores", "mine.csv", "date;ticker;score\n2000-06-05;S000;0,5\n", "got Unable to parse string '0,5'"),
         (
             "--weights",
             "mine.csv",
@@ -378,9 +381,9 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
             "got 1 without, first row 2",
         ),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,short,1\n", "expected buy or sell under 'side'"),
-        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,\n", "expected a value other than 0"),
-        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,0\n", "expected a value other than 0"),
-        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,inf\n", "1 row without"),
+        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,\n", "got none: 1 without an amount other than 0"),
+        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,0\n", "got none: 1 without an amount other than 0"),
+        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,inf\n", "1 without an amount other than 0"),
         ("--trades", "mine.csv", f"{TRADES},S000,buy,1\n", "expected a date"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,AAPL,buy,1\n", "got none: 1 of an unknown ticker"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,sell,1\n", "expected purchases in"),

@@ -129,7 +129,7 @@ def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> 
     account.reset(setup.start.repeat(held.shape[1]), steps=setup.steps)
     for target in torch.from_numpy(held).to(account.device):
         account.step(target)
-    return EquityCurves.of(account, held)
+    return EquityCurves.of(account, held, np.full_like(held, np.nan))  # trades are told of the account itself
 
 
 def at_costs(setup: EvaluationSetup, played: Mapping[str, Played]) -> dict[float, dict[str, EquityCurves]]:

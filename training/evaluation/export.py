@@ -134,7 +134,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
         "active_share": dict(evaluation.played.active_share),
         "correlation": dict(evaluation.played.correlation),
         "active_correlation": dict(evaluation.played.active_correlation),
-        "asked": asked and {key: value for key, value in dataclasses.asdict(asked).items() if key != "refused"},
+        "asked": asked and {**dataclasses.asdict(asked), "refused": asked.refused_for},
         "information_coefficients": {
             name: {str(sessions): dataclasses.asdict(one) for sessions, one in values.items()}
             for name, values in evaluation.coefficients.items()

@@ -50,12 +50,12 @@ class EquityCurves(NamedTuple):
     largest: Float64Array
     """Mean of each day's largest weight."""
     traded: Float64Array
-    """Value bought and sold."""
+    """Value bought and sold, each day's as a share of the equity of the close before."""
     costs: Float64Array
 
     @classmethod
-    def of(cls, account: Account, held: Float64Array) -> Self:
-        """Build from accounts at their last close, which held these (D, P, n) weights."""
+    def of(cls, account: Account, held: Float64Array, traded: Float64Array) -> Self:
+        """Build from accounts at their last close, which held and traded these (D, P, n) weights."""
         summary, is_held = account.summary(), np.abs(held) > _DUST
 
         def plain(values: Tensor) -> Float64Array:
@@ -69,7 +69,7 @@ class EquityCurves(NamedTuple):
             losses=plain(summary.losses),
             sessions=is_held.sum(axis=(0, 2)).astype(np.float64),
             largest=held.max(axis=2).mean(axis=0),
-            traded=plain(summary.traded),
+            traded=np.abs(traded).sum(axis=(0, 2)),
             costs=plain(summary.costs),
         )
 
@@ -138,7 +138,7 @@ METRICS: dict[str, Metric] = {
     "calmar": Metric("Calmar", "ratio", 2, "Compound yearly return over the maximum drawdown."),
     "max_drawdown": Metric("Max drawdown", "%", 1, "Deepest fall of equity below its earlier peak."),
     "expected_shortfall": Metric("Expected shortfall", "% a day", 2, "Mean loss of the worst 5% of days."),
-    "turnover": Metric("Turnover", "times a year", 1, "Value bought and sold per year, over twice the mean equity."),
+    "turnover": Metric("Turnover", "times a year", 1, "Value bought and sold per year, over twice each day's equity."),
     "exposure": Metric("Exposure", "%", 1, "Mean share of equity that is invested."),
     "beta": Metric("Beta", "ratio", 2, "Slope of the regression of daily returns on those of the benchmark."),
     "alpha": Metric("Alpha", "% a year", 1, "Mean daily return less beta times the benchmark's, times 252."),
@@ -181,7 +181,7 @@ def measures_of(curves: EquityCurves) -> dict[str, Float64Array]:
     years, opened = days / metrics.TRADING_DAYS_PER_YEAR, curves.positions
     return {
         **{name: measure(equity) for name, measure in _CURVE_MEASURES.items()},
-        "turnover": curves.traded / (2 * equity.mean(axis=1) * years),
+        "turnover": curves.traded / (2 * years),
         "exposure": 100 * curves.exposure.mean(axis=1),
         "held": curves.sessions / days,
         "largest": 100 * curves.largest,

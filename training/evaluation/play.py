@@ -196,8 +196,12 @@ class Asked:
     @property
     def undone(self) -> list[tuple[str, int, float | None]]:
         """Return the lapses, and the rows that were left out by their reasons, whose turnover nobody knows."""
-        refused = {} if self.refused is None else self.refused["reason"].value_counts().to_dict()
-        return [*self.lapses, *((reason, count, None) for reason, count in refused.items())]
+        return [*self.lapses, *((reason, count, None) for reason, count in self.refused_for.items())]
+
+    @property
+    def refused_for(self) -> dict[str, int]:
+        """Return the rows of trades that were left out, counted by reason, the most first."""
+        return {} if self.refused is None else self.refused["reason"].value_counts().to_dict()
 
     @property
     def is_apart(self) -> bool:
@@ -256,12 +260,14 @@ class Played:
         close = pd.DataFrame(portfolio.quotes.close[: setup.judged.stop].cpu().numpy()).ffill().fillna(0.0)
         value = torch.tensor(close.to_numpy()[setup.judged]).to(after.device)[:, None]
         value = value / account.equity_curve[:-1, :, None]
-        before, held = (np.asarray((part * value).cpu()) for part in (shares, shares + trades.filled))
+        parts = shares, shares + trades.filled, trades.filled + trades.closed
+        before, held, traded = (np.asarray((part * value).cpu()) for part in parts)
+        curves = EquityCurves.of(account, held, traded)
         if target is None:
-            return cls(EquityCurves.of(account, held), before, held, None)
+            return cls(curves, before, held, None)
         worth = value[:, 0].cpu().numpy()
         asked = Asked.of(target, before[:, 0], held[:, 0], worth, account, setup.first)
-        return cls(EquityCurves.of(account, held), before, held, trades, asked=asked, is_signed=account.is_signed)
+        return cls(curves, before, held, trades, asked=asked, is_signed=account.is_signed)
 
     @property
     def is_neutral(self) -> bool:

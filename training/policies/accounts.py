@@ -23,8 +23,8 @@ from utils.errors import DataError, LookAheadError
 from utils.tables import many
 
 logger = logging.getLogger(__name__)
-_MOST_GROSS = 10.0
-"""Most weights of a day in the sum, without their signs: more are percents."""
+_MOST_GROSS, _MUCH = 10.0, 2.0
+"""Most weights of a day in the sum, without their signs: more are percents; and those that may be."""
 _EXCESS = 1e-4
 """By which weights may miss their bounds, as sums in single precision do."""
 
@@ -83,14 +83,14 @@ def account_of_table(
     market = setup.market
     if is_weights:
         weights, begun = in_force(table, setup.judged)
-        _require_shares(name, weights[setup.judged])
+        much = _leverage(name, weights[setup.judged])
         needs_credit = is_signed(weights[setup.judged])
         played = play_policy(setup, GivenWeights(weights), setup.signed if needs_credit else None)
         long, short = (played.held.clip(*edges).sum(axis=2).mean() for edges in ((0.0, None), (None, 0.0)))
         sizes = f"{long:.0%} long and {abs(short):.0%} short in the mean"
         borrowed = f": {sizes}, at {setup.borrow_bps:g} basis points a year"
         is_ruined = bool((played.curves.equity <= 0).any())
-        notes = [*begun, *["The account lost everything, and was closed."] * is_ruined]
+        notes = [*begun, *["The account lost everything, and was closed."] * is_ruined, *much]
         return _with_asked(played, how=f"Target weights, held as they are given{borrowed * needs_credit}.", notes=notes)
     begun = list[str]()
     if hold is None:
@@ -207,13 +207,15 @@ def is_signed(weights: NDArray[Any]) -> bool:
     return bool((weights < -_EXCESS).any() or (np.nansum(weights, axis=1) > 1.0 + _EXCESS).any())
 
 
-def _require_shares(name: str, weights: Float64Array) -> None:
-    """Raise DataError where (days, n) target weights seem to be percents."""
-    if (most := float(np.nansum(np.abs(weights), axis=1).max())) > _MOST_GROSS:
+def _leverage(name: str, weights: Float64Array) -> list[str]:
+    """Return a note where (days, n) target weights may be percents; DataError where they seem to be."""
+    most = float(np.nansum(np.abs(weights), axis=1).max())
+    if most > _MOST_GROSS:
         raise DataError(
             f"expected weights of {name!r} as shares of the equity, 0.05 for 5%, got a day on which they add up to "
             f"{most:.3g} without their signs; divide percents by 100"
         )
+    return [f"Weights add up to {most:.3g} times the equity without their signs; 5% is 0.05."] * (most > _MUCH)
 
 
 def in_force(weights: Float64Array, judged: slice) -> tuple[Float64Array, list[str]]:

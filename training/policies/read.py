@@ -31,6 +31,7 @@ _ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
 """Of Stable-Baselines3, those with actions as these."""
 _SIDES = {"buy": 1.0, "b": 1.0, "bought": 1.0, "sell": -1.0, "s": -1.0, "sold": -1.0}
 _SIDE_TITLES = ("side", "action", "direction", "type", "transaction", "buy/sell")
+_READ = ("date", "ticker", "value", "shares", "price", *_SIDE_TITLES)
 _SPLITS = np.array([1.5, *range(2, 11), 15, 20, 25, 50])
 _LITTLE = 1e-4
 """Share of the capital by which prices must be better or worse to be worth a word."""
@@ -39,7 +40,7 @@ _ROUNDING, _CENT, _SCALE = 1e-4, 0.005, 0.1
 and by which a ratio of prices may miss that of a split."""
 _CREDIT = 0.2
 """Share of the equity by which a purchase may exceed the cash that is known of: dividends are not."""
-_OUTSIDE, _PART = "outside of the judged days", "sale of more than is held, done in part"
+_AFTER, _PART = "after the judged days", "sale of more than is held, done in part"
 
 
 def read_policy(place: str) -> tuple[str, Any]:
@@ -87,7 +88,15 @@ def _read_model(path: Path) -> Any:
 def read_rows(path: Path, wanted: str) -> pd.DataFrame:
     """Return the rows of a CSV or parquet file of what is wanted. Raises DataError for another file."""
     try:
-        return pd.read_csv(path, dtype={"ticker": str}) if path.suffix == ".csv" else pd.read_parquet(path)
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+        with path.open(encoding="utf-8-sig") as file:
+            titles = file.readline()
+        return pd.read_csv(path, sep=max(",;\t|", key=titles.count), dtype={"ticker": str}, encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(
+            f"expected a CSV file of {wanted} in UTF-8, got {path} in another encoding; save it anew"
+        ) from None
     except Exception as error:
         raise DataError(f"expected a CSV or parquet file of {wanted}, got {path} ({first_line(error)})") from None
 
@@ -216,9 +225,9 @@ class Trades:
     """What messages call them."""
 
     def table(self) -> pd.DataFrame:
-        """Return `date`, `ticker`, signed `value` and `shares` (NaN: not given) and `price`, a row each.
+        """Return `date`, `ticker`, signed `value` and `shares` (NaN: not given), `price` and `has_side`, a row each.
 
-        Raises DataError where a row does not tell them.
+        Raises DataError where no row tells them.
         """
         rows = _titled(self.rows)
         amounts = [name for name in ("value", "shares") if name in rows.columns] or ["value"]
@@ -226,22 +235,17 @@ class Trades:
         table = long_rows(rows, numbers, self.source).reindex(columns=["date", "ticker", "value", "shares", "price"])
         if "price" in numbers:
             table["price"] = table["price"].fillna(0.0)
-        amount = table["shares"].fillna(table["value"])
-        if (bad := ~np.isfinite(amount) | (amount == 0)).any():
-            raise DataError(
-                f"expected a {' or '.join(amounts)} other than 0 in each row of {self.source}, got "
-                f"{many(int(bad.sum()), 'row')} without, first row {int(np.argmax(bad)) + 1}; fill or drop them"
-            )
+        table["has_side"] = True
         titles = [title for title in _SIDE_TITLES if title in rows.columns]
         sides = [(title, rows[title].astype(str).str.strip().str.lower()) for title in titles]
         # Types of orders are no sides.
         for title, side in [(t, one) for t, one in sides if t == _SIDE_TITLES[0] or one.isin(_SIDES).any()][:1]:
-            if not (known := side.isin(_SIDES)).all():
-                row = int(np.argmin(known))
+            if not (known := side.isin(_SIDES)).any():
                 raise DataError(
-                    f"expected buy or sell under {title!r} in {self.source}, got {side.iloc[row]!r} in row {row + 1}; "
-                    "of shorts give target weights"
+                    f"expected buy or sell under {title!r} in {self.source}, got {side.iloc[0]!r}; give target weights "
+                    "of shorts"
                 )
+            table["has_side"] = known.to_numpy()
             for name in amounts:
                 table[name] = table[name].abs() * side.map(_SIDES).to_numpy()
         return table
@@ -250,14 +254,15 @@ class Trades:
 class GivenTrades:
     """The policy that holds the shares which orders add up to, as far as they could be bought.
 
-    Amounts are those of an account that begins with the rules' initial capital. Of a stock of which nothing was
-    ordered yet nothing is asked; sales of more than is held close the position.
+    Amounts are those of an account that began with the rules' initial capital. What it held before the judged days is
+    held on the first of them, as the share of its equity that it was, and later amounts are scaled alike. Sales of more
+    than is held close the position.
     """
 
     def __init__(self, trades: Trades, setup: EvaluationSetup) -> None:
-        """Check the rows, and add up the orders of the judged days.
+        """Check the rows, and add up the orders up to the last judged day.
 
-        Raises DataError: nothing can be bought on the judged days.
+        Raises DataError: nothing can be held or bought on the judged days.
         """
         self.trades, self.setup = trades, setup
         table, market = trades.table(), setup.market
@@ -272,7 +277,7 @@ class GivenTrades:
         place = {market.tickers[column]: n for n, column in enumerate(market.investable_columns.tolist())}
         stock = table["ticker"].map(place)
         bars = market.data_array[session, market.investable_columns[stock.fillna(0).astype(int)]].astype(np.float64)
-        table = table.assign(is_judged=(decided >= 0) & (decided < setup.steps))
+        table = table.assign(is_after=decided >= setup.steps)
         why = _reasons(table, market, session, stock, bars)
         reason = np.select([np.asarray(where) for where in why.values()], [*why], default="")
         price = table["price"] if self.has_prices else bars[:, CLOSE]
@@ -280,17 +285,28 @@ class GivenTrades:
         self.rows = table.assign(decided=decided, stock=stock, amount=shares, reason=reason, at=price)
         held = np.zeros((setup.steps, len(place)))
         self.rows["amount"] = self._held(held)
-        if not (self.rows["amount"] > 0).any():
+        if not (held > 0).any():
             first, last = dates[[setup.judged.start, setup.judged.stop - 1]]
             but = ", ".join(f"{count:,} {why}" for why, count in self.refused["reason"].value_counts().items())
             raise DataError(
                 f"expected purchases in {trades.source} from {first} to {last}, got none{but and f': {but}'}"
             )
-        self.shares, self.first = torch.from_numpy(held.cumsum(axis=0)), setup.first
+        capital, before = setup.portfolio.rules.initial_capital, self.rows[self.rows["decided"] < 0]
+        worth = np.nan_to_num(pd.DataFrame(market.close[: setup.first + 1]).ffill().iloc[-1].to_numpy(np.float64))
+        begun = np.bincount(before["stock"].fillna(0).astype(int), before["amount"], minlength=len(place))
+        equity = capital - float((before["amount"] * before["at"]).fillna(0.0).sum()) + float(begun @ worth)
+        if equity <= 0:
+            raise DataError(
+                f"expected an account of {trades.source} that is worth something on {dates[setup.first]}, where the "
+                f"judged days begin, got {equity:,.0f}; give --env.initial-capital"
+            )
+        # Of what it was worth when the judged days began.
+        self.scale, self.first = capital / equity, setup.first
+        self.shares = torch.from_numpy(self.scale * held.cumsum(axis=0))
 
     def _held(self, change: Float64Array) -> Any:
-        """Add what is bought and sold on each day, (D, n); return the shares of each row, and note what is not held, or
-        by far not paid for."""
+        """Add what is bought and sold on each day, (D, n), on the first one also what was before; return the shares of
+        each row, and note what is not held, or by far not paid for."""
         done, held, rules = np.zeros(len(self.rows)), defaultdict[int, float](float), self.setup.portfolio.rules
         cash, invested, last = rules.initial_capital, 0.0, dict[int, float]()
         usable = self.rows[self.rows["reason"] == ""]
@@ -309,7 +325,7 @@ class GivenTrades:
             if amount < -owned * (1 + 1e-6):
                 self.rows.loc[row.Index, "reason"] = _PART if owned > 0 else "sale of what is not held"
             held[stock] = 0.0 if amount <= -owned else owned + amount
-            change[row.decided, stock] += done[row.Index]
+            change[max(0, row.decided), stock] += done[row.Index]
         return done
 
     @property
@@ -320,20 +336,26 @@ class GivenTrades:
 
     def notes(self, played: Played) -> Sequence[str]:
         """Say which rows were left out, and how much better the prices are that are claimed than fills here."""
-        said, reasons = list[str](), self.rows["reason"]
-        if outside := int((reasons == _OUTSIDE).sum()):
-            rows = many(len(reasons), "row")
-            said.append(f"{outside:,} of {rows} lie outside of the judged days: the account begins in cash.")
-        if refused := int(reasons.ne("").sum()) - outside:
-            share = f"{refused:,} of {many(len(self.rows), 'row')}"
-            (reason, count), *others = reasons[~reasons.isin(["", _OUTSIDE])].value_counts().items()
+        said, reasons, rows = list[str](), self.rows["reason"], many(len(self.rows), "row")
+        if before := int(((self.rows["decided"] < 0) & (self.rows["amount"] != 0)).sum()):
+            said.append(
+                f"{before:,} of {rows} lie before the judged days: the account begins with what they leave held, "
+                f"scaled by {self.scale:.3g} to its capital."
+            )
+        if after := int((reasons == _AFTER).sum()):
+            said.append(f"{after:,} of {rows} lie after the judged days, and are left out.")
+        if refused := int(reasons.ne("").sum()) - after:
+            (reason, count), *others = reasons[~reasons.isin(["", _AFTER])].value_counts().items()
             more = f", and {refused - count:,} for other reasons" if others else ""
-            said.append(f"{share} were not done as claimed, see refused.csv: {count:,} {reason}{more}.")
+            said.append(f"{refused:,} of {rows} were not done as claimed, see refused.csv: {count:,} {reason}{more}.")
+        if unread := [str(name) for name in _titled(self.trades.rows).columns if name not in _READ]:
+            said.append(f"Columns that are not read: {', '.join(unread[:6])}; costs are those of --env.cost-bps.")
         if self.has_prices:
-            done, quotes = self.rows[self.rows["amount"] != 0], self.setup.portfolio.quotes
+            is_judged = (self.rows["amount"] != 0) & (self.rows["decided"] >= 0)
+            done, quotes = self.rows[is_judged], self.setup.portfolio.quotes
             prices, day = quotes.open if self.late else quotes.close, done["decided"] + self.first + self.late
             here = prices.cpu().numpy()[day, done["stock"].astype(int)]
-            better = float(np.nansum(done["amount"] * (here - done["price"])))
+            better = self.scale * float(np.nansum(done["amount"] * (here - done["price"])))
             profit = float(played.curves.equity[0, -1] - played.curves.capital) + better
             share = f", {100 * abs(better) / profit:.0f}% of the profit of {profit:,.0f} at these prices" * (profit > 0)
             word = "better" if better >= 0 else "worse"
@@ -367,14 +389,17 @@ def _reasons(
     ratio = np.maximum(price / middle, middle / np.maximum(price, 1e-12))
     is_split = (np.abs(ratio[:, None] / _SPLITS - 1) < _SCALE).any(axis=1)
     is_outside = (price < low - slack) | (price > high + slack)
+    amount = table["shares"].fillna(table["value"])
     return {
+        "neither a purchase nor a sale": ~table["has_side"],
+        "without an amount other than 0": ~np.isfinite(amount) | (amount == 0),
         "with both value and shares": table["value"].notna() & table["shares"].notna(),
         "of an unknown ticker": ~table["ticker"].isin(market.tickers),
         "of a stock that may not be bought": stock.isna(),
         "after the last day of the data": date > dates[-1],
         "before the first day of the data": date < dates[0],
         "on a day without session": dates[session] != date,
-        _OUTSIDE: ~table["is_judged"],
+        _AFTER: table["is_after"],
         "on a day without a bar": ~np.isfinite(bars[:, CLOSE]),
         "without a finite price above 0": (price <= 0) | np.isinf(price),
         "on another scale than the day's prices, as before or after a split": is_outside & is_split,
