@@ -26,6 +26,8 @@ from utils.metrics import TRADING_DAYS_PER_YEAR
 _DUST, _ROUNDING = 1e-9, 1e-8
 """Share of the initial capital below which no position is opened, since leftovers of cash are none; and of the equity,
 below which a weight is not missed but rounded."""
+_MANY = 512
+"""Stocks from which on only those that trade are booked."""
 COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 """Whole numbers in a summary."""
 
@@ -235,21 +237,37 @@ class Account:
         if self.rules.volume_cap > 0 and self.quotes.volume is not None:
             most = self.rules.volume_cap / 100 * self.quotes.volume[self.day]
             order = order.clamp(-most, most)
+        whole, some = order, self._ordered(order)
+        order, price, held = (part if some is None else part[:, some] for part in (order, price, self.shares))
         price, rate = price.nan_to_num(), self.rules.cost_rate
         if not self.is_signed:
-            bought, sold = order.clamp(min=0), torch.maximum(order.clamp(max=0), -self.shares)
+            bought, sold = order.clamp(min=0), torch.maximum(order.clamp(max=0), -held)
             free = self.cash - (sold * price).sum(1) * (1 - rate)
             needed = (bought * price).sum(1) * (1 + rate)
             fits = (free.clamp(min=0) / needed.clamp(min=1e-300)).clamp(max=1.0)
             bought = bought * fits[:, None]
-            is_dust = (self.shares == 0) & (bought * price < _DUST * self.rules.initial_capital)
+            is_dust = (held == 0) & (bought * price < _DUST * self.rules.initial_capital)
             order = torch.where(is_dust, 0.0, bought) + sold
-        self._book(order, order * price)
-        return order
+        self._book(order, order * price, some)
+        return order if some is None else whole.index_copy(1, some, order)
 
-    def _book(self, order: Tensor, value: Tensor) -> None:
-        """Change cash and shares by (L, n) orders of a value; count positions, what was traded and paid."""
-        before, after, paid = self.shares, self.shares + order, value.abs()
+    def _ordered(self, order: Tensor) -> Tensor | None:
+        """Return the stocks of which any of (L, n) orders are, where those are few of many; None: take all."""
+        if self.quotes.stocks < _MANY or self.device.type != "cpu":  # a card would wait for its host
+            return None
+        some = order.abs().sum(0).nonzero()[:, 0]
+        return some if len(some) < self.quotes.stocks // 2 else None
+
+    def _book(self, order: Tensor, value: Tensor, some: Tensor | None = None) -> None:
+        """Change cash and shares by (L, m) orders of a value; count positions, what was traded and paid.
+
+        Args:
+            some: (m,) the stocks that are ordered; default: all.
+        """
+        before, basis, flow, age = (
+            part if some is None else part[:, some] for part in (self.shares, self.basis, self.flow, self.age)
+        )
+        after, paid = before + order, value.abs()
         total = paid.sum(1)
         cost = self.rules.cost_rate * total
         self.cash = self.cash - value.sum(1) - cost
@@ -261,22 +279,23 @@ class Account:
             # A long position that turns short ends, and another begins, at the price of the order.
             turns = before * after < 0
             price = torch.where(turns, value / order, 0.0)
-            flow = self.flow + torch.where(turns, -before * price + self.rules.cost_rate * paid, spent)
+            flow = flow + torch.where(turns, -before * price + self.rules.cost_rate * paid, spent)
             has_ended = has_ended | turns
         else:
-            turns, flow = None, self.flow + spent
+            turns, flow = None, flow + spent
         has_gained = flow < 0
         self.wins += (has_ended & has_gained).sum(1)
         self.losses += (has_ended & ~has_gained).sum(1)
         self.opened += ((before == 0) & (after != 0)).sum(1)
         # What is left of a reduced position was bought at the mean price of the whole.
         left = after / torch.where(before == 0, 1.0, before)
-        self.basis = torch.where(is_larger, self.basis + value, self.basis * left)
-        self.flow, self.age, self.shares = flow * ~has_ended, self.age * ~has_ended, after
+        basis = torch.where(is_larger, basis + value, basis * left)
+        flow, age = flow * ~has_ended, age * ~has_ended
         if turns is not None:
             self.opened += turns.sum(1)
-            self.basis = torch.where(turns, after * price, self.basis)
-            self.flow = torch.where(turns, after * price, self.flow)
+            basis, flow = (torch.where(turns, after * price, part) for part in (basis, flow))
+        for name, part in {"shares": after, "basis": basis, "flow": flow, "age": age}.items():
+            setattr(self, name, part if some is None else getattr(self, name).index_copy(1, some, part))
 
     def _borrow(self) -> None:
         """Pay the fee of a session on what is short and owed at the close."""
@@ -312,7 +331,10 @@ class Account:
             worth = self.cash + (self.shares * price).sum(1)
             leaves = is_lost | (worth <= 0)[:, None]
         closed = -self.shares * leaves
-        if self.device.type != "cpu" or bool(leaves.any()):  # a card would wait for its host
+        some = self._ordered(closed)
+        if some is not None:
+            self._book(closed[:, some], (closed * price)[:, some], some)
+        elif self.device.type != "cpu" or bool(leaves.any()):  # a card would wait for its host
             self._book(closed, closed * price)
         self.mark(self.cash + (self.shares * price).sum(1))
         return closed, price

@@ -26,10 +26,12 @@ class Forecasts:
     level: Tensor
     """(A, days) float32 percent, the mean of a day's scores less the usual one."""
     risk: Tensor
-    """(days, n) float32 variance of each stock apart from the market's, over that of the mean stock."""
+    """(all days, n) float32 variance of each stock apart from the market's, over that of the mean stock."""
+    first: int = 0
+    """The first of the days."""
 
     @classmethod
-    def of(cls, score: Tensor, usual: Tensor, risk: Tensor) -> Forecasts:
+    def of(cls, score: Tensor, usual: Tensor, risk: Tensor, first: int = 0) -> Forecasts:
         """Build from (A, days, n) scores and what is usual of each actor, (A, days or 1) percent."""
         means = list[Tensor]()
         for one in score:  # one by one: those of a large market are large
@@ -37,7 +39,7 @@ class Forecasts:
             # In double precision: a day by itself has the same level.
             total, count = torch.where(known, one, 0.0).sum(1, dtype=torch.float64), known.sum(1)
             means.append(torch.where(count > 0, total / count.clamp(min=1), torch.nan))
-        return cls(score, (torch.stack(means) - usual).nan_to_num(nan=0.0).float(), risk)
+        return cls(score, (torch.stack(means) - usual).nan_to_num(nan=0.0).float(), risk, first)
 
     @classmethod
     def joined(cls, parts: Sequence[Forecasts]) -> Forecasts:
@@ -46,7 +48,8 @@ class Forecasts:
 
     def at(self, actor: Tensor | int, day: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return (L, n) scores, (L,) levels and (L, n) risks of actors on (L,) days."""
-        return self.score[actor, day], self.level[actor, day], self.risk[day]
+        place = day - self.first
+        return self.score[actor, place], self.level[actor, place], self.risk[day]
 
 
 @dataclass(frozen=True)

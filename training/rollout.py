@@ -4,7 +4,7 @@ A population is evaluated on windows of training days, out of fold. Windows begi
 everybody gives, and end marked to market.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ RISK_AVERSION = 30.0
 """Of fitness: a year's variance of the profit over the benchmark costs half of this."""
 TABLE_BYTES = 2**29
 """Memory that the forecasts, or the accounts, of what is played at a time may take."""
+_CELLS = 2**17
+"""Lanes times stocks of accounts that are played at a time: of few lanes few stocks are traded on a day."""
 _CELL_BYTES, _STEP_BYTES = 340, 56
 """Measured: of a lane in `roll_out`, by stocks for accounts, scores and the search of the band, and by sessions."""
 
@@ -141,14 +143,9 @@ def follow(agent: DDPGAgent, forecasts: Forecasts) -> Policy:
     return by_band(forecasts, agent.acting_genes, agent.shrink, agent.timing)
 
 
-def lane_bytes(stocks: int, steps: int) -> int:
-    """Return the bytes that a lane of a rollout takes at its largest, with what is recorded of it."""
-    return _CELL_BYTES * stocks + _STEP_BYTES * steps
-
-
-def _at_a_time(agents: int, days: TrainingDays) -> int:
-    """Return the number of agents whose forecasts fit into memory together."""
-    return max(1, min(agents, TABLE_BYTES // (4 * days.tradable.numel())))
+def windows_at_a_time(agents: int, windows: int, stocks: int) -> int:
+    """Return the number of windows on which agents are played together."""
+    return max(1, min(windows, _CELLS // (agents * stocks)))
 
 
 def require_memory_to_train(
@@ -162,27 +159,30 @@ def require_memory_to_train(
     """Raise ConfigError where a generation, or the judgement of the champion, takes more memory than is free."""
     stocks, steps = env.portfolio.quotes.stocks, env.rules.episode_steps
     agents = {"--population-size": evolution.population_size}
-    played = {"--population-size": _at_a_time(evolution.population_size, days)}
     fitness, exploration, pickers = (
         {f"--evaluation.{name.replace('_', '-')}": getattr(evaluation, name)}
         for name in ("fitness_windows", "exploration_windows", "random_pickers")
     )
-    lane = {"bytes": lane_bytes(stocks, steps)}
+    windows = evaluation.fitness_windows + evaluation.exploration_windows
+    together = windows_at_a_time(evolution.population_size, windows, stocks)
+    recorded = {"sessions": steps, "bytes": _STEP_BYTES}
+    validation = {"sessions": market.splits.validation.days, "bytes": _STEP_BYTES}
     batch = {"--learning.batch-size": learning.batch_size, "folds": days.folds}
     drawn = {"--learning.gradient-steps": learning.gradient_steps, **batch}
     drawn["--learning.gradient-accumulation"] = learning.gradient_accumulation
     cells = days.tradable.numel()
     parts: dict[str, dict[str, float]] = {
         "selection": {**agents, "--evolution.tournament-size": evolution.tournament_size, "bytes": 24},
-        "fitness": {**played, **fitness, **lane},
-        "exploration": {**played, **exploration, **lane},
+        "accounts": {**agents, "windows": together, "stocks": stocks, "bytes": _CELL_BYTES},
+        "fitness": {**agents, **fitness, **recorded},
+        "exploration": {**agents, **exploration, **recorded},
         "noise": {**exploration, "sessions": steps, "stocks": stocks, "bytes": 12},
         "forecasts of the elites": {
             "--population-size": elite_count(evolution),
             "days x stocks": cells,
             "bytes": 8,
         },
-        "random pickers": {**pickers, "bytes": lane_bytes(stocks, market.splits.validation.days)},
+        "random pickers": {**pickers, **validation},
         "updates": {**agents, **batch, "--learning.hidden": learning.hidden, "bytes": 32},
         "batches": {**drawn, "bytes": 48},
     }
@@ -248,19 +248,23 @@ class PopulationRollouts:
             timing: share of the levels of scores that is believed, see `decide`.
             env: in whose accounts they play.
         """
-        steps = torch.arange(windows.noise.shape[1])
-        asked = torch.zeros(len(self.training_days.tradable), dtype=torch.bool)
-        asked[windows.starts[:, None].cpu() + steps] = True
-        rollouts, noise = list[Rollout](), windows.noise * float(population.networks.scale[0])
-        everyone, size = [*range(len(population))], _at_a_time(len(population), self.training_days)
-        for first in everyone[::size]:
-            agents = everyone[first : first + size]
+        steps, agents = windows.noise.shape[1], [*range(len(population))]
+        judged, noise = len(windows.starts) - len(windows.noise), windows.noise * float(population.networks.scale[0])
+        rollouts, order = list[Rollout](), list[Tensor]()
+        size = windows_at_a_time(len(agents), len(windows.starts), env.portfolio.quotes.stocks)
+        for group in self._groups(windows.starts.cpu(), steps, len(agents)):
+            asked = torch.zeros(len(self.training_days.tradable), dtype=torch.bool)
+            asked[windows.starts[group, None].cpu() + torch.arange(steps)] = True
             forecasts = self.training_days.forecasts(population.networks.target, agents, asked)
-            played = env.portfolio, forecasts, population.values[agents], windows.starts, len(steps)
-            rollouts.append(roll_out(*played, noise=noise, timing=timing, safe_point=self.safe_point))
-        judged = len(windows.starts) - len(windows.noise)
-        utility = torch.cat([part.utility()[:, :judged] for part in rollouts]).cpu()
-        profit = torch.cat([part.equity[-1, :, :judged].mean(1) for part in rollouts]).cpu()
+            for some in group.split(size):
+                exploring = some[some >= judged] - judged
+                how: dict[str, Any] = {"noise": noise[exploring] if len(exploring) else None, "timing": timing}
+                played = env.portfolio, forecasts, population.values, windows.starts[some], steps
+                rollouts.append(roll_out(*played, **how, safe_point=self.safe_point))
+                order.append(some)
+        place = torch.cat(order).argsort()
+        utility = torch.cat([part.utility().cpu() for part in rollouts], dim=1)[:, place][:, :judged]
+        profit = torch.cat([part.equity[-1].cpu() for part in rollouts], dim=1)[:, place][:, :judged].mean(1)
         capital = env.rules.initial_capital
         names, fitness = (*COUNTS, "traded", "costs"), utility.mean(1)
         sums = {name: sum(float(getattr(part.summary, name).sum()) for part in rollouts) for name in names}
@@ -268,8 +272,19 @@ class PopulationRollouts:
         results = PopulationResults(fitness, 100 * (profit / capital - 1), trading)
         elites = ranked(fitness)[: len(population.elites)]
         recorded = [part.transitions for part in rollouts]
-        joined = {name: torch.cat([part[name] for part in recorded], dim=1) for name in recorded[0]}
+        place = place.to(env.portfolio.device)
+        joined = {name: torch.cat([part[name] for part in recorded], dim=2)[:, :, place] for name in recorded[0]}
         return results, _thinned(joined, elites, most_transitions // len(elites))
+
+    def _groups(self, starts: Tensor, steps: int, agents: int) -> Iterator[Tensor]:
+        """Yield the (W,) windows in groups near to one another in time, whose forecasts fit into memory together."""
+        longest = TABLE_BYTES // (4 * agents * self.training_days.tradable.shape[1])
+        waiting = starts.argsort()
+        while len(waiting):
+            first = starts[waiting[0]]
+            is_near = starts[waiting] <= first + max(0, longest - steps)
+            yield waiting[is_near].sort().values
+            waiting = waiting[~is_near]
 
     def out_of_fold(
         self, forecasts: Forecasts, genes: Tensor, train: Span, *, env: TradingEnvironment

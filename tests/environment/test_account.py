@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from environment import account as account_module
 from environment.account import Account
 from environment.quotes import Quotes
 from tests.environment.account_twin import Twin
@@ -65,11 +67,27 @@ def targets_of(rng: np.random.Generator, steps: int, stocks: int, is_signed: boo
     is_flat=st.booleans(),
     has_events=st.booleans(),
     has_members=st.booleans(),
+    many=st.sampled_from([1, 512]),
 )
 def test_the_account_is_its_twin(
+    seed: int,
+    gaps: float,
+    rules: dict[str, Any],
+    is_signed: bool,
+    is_flat: bool,
+    has_events: bool,
+    has_members: bool,
+    many: int,
+) -> None:
+    """Equity, positions and costs of each lane, and cash + positions = equity, whatever happens, and though only stocks
+    that trade are booked."""
+    with patch.object(account_module, "_MANY", many):
+        account_is_its_twin(seed, gaps, rules, is_signed, is_flat, has_events, has_members)
+
+
+def account_is_its_twin(
     seed: int, gaps: float, rules: dict[str, Any], is_signed: bool, is_flat: bool, has_events: bool, has_members: bool
 ) -> None:
-    """Equity, positions and costs of each lane, and cash + positions = equity, whatever happens."""
     rng, days, stocks, lanes, steps = np.random.default_rng(seed), 24, 4, 3, 18
     open_, close = panel(rng, days, stocks, gaps)
     volume = np.exp(rng.normal(7.0, 2.0, close.shape)).round()

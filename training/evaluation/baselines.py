@@ -25,7 +25,7 @@ from data.splits import spaced_windows
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Policy, Portfolio
 from models.policy import Forecasts
-from training.rollout import TABLE_BYTES, by_band, lane_bytes, roll_out
+from training.rollout import TABLE_BYTES, by_band, roll_out, windows_at_a_time
 from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.errors import DataError
@@ -187,20 +187,18 @@ class Tuning:
     def fitness(self, rules: Sequence[BandRule]) -> Tensor:
         """Return the fitness of rules, those of the same scores one after another, side by side where memory allows."""
         of_scores = [list(group) for _, group in groupby(rules, key=lambda rule: id(rule.scores))]
-        of_rule = len(self.starts) * lane_bytes(self.portfolio.quotes.stocks, self.steps)
-        if len(of_scores) * 4 * self.risk.numel() + len(rules) * of_rule > TABLE_BYTES:
-            size = max(1, TABLE_BYTES // of_rule)
-            parts = [group[first : first + size] for group in of_scores for first in range(0, len(group), size)]
-            return torch.cat([self._fitness([part]) for part in parts])
-        return self._fitness(of_scores)
+        size = max(1, TABLE_BYTES // (4 * self.risk.numel()))
+        return torch.cat([self._fitness(of_scores[first : first + size]) for first in range(0, len(of_scores), size)])
 
     def _fitness(self, of_scores: Sequence[Sequence[BandRule]]) -> Tensor:
         rules, device = [rule for group in of_scores for rule in group], self.risk.device
         forecasts = Forecasts.joined([group[0].forecasts(self.risk) for group in of_scores])
         row = torch.arange(len(of_scores), device=device)
         row = row.repeat_interleave(torch.tensor([len(group) for group in of_scores], device=device))
-        how = {"starts": self.starts, "steps": self.steps, "row": row, **numbers_of(rules, device)}
-        return roll_out(self.portfolio, forecasts, label="Tuning rules", **how).utility().mean(1)
+        how = {"steps": self.steps, "row": row, **numbers_of(rules, device), "label": "Tuning rules"}
+        size = windows_at_a_time(len(rules), len(self.starts), self.portfolio.quotes.stocks)
+        played = (roll_out(self.portfolio, forecasts, starts=some, **how) for some in self.starts.split(size))
+        return torch.cat([part.utility() for part in played], dim=1).mean(1)
 
 
 def _untuned(scores: Scores) -> BandRule:

@@ -97,19 +97,23 @@ class TrainingDays:
         Args:
             asked: (days,) bool, on the CPU: blocks of days without any of these are left out; default: none.
         """
-        rows, shape = self.samples.x, (len(agents), *self.tradable.shape)
-        score = torch.full(shape, -torch.inf, device=self.tradable.device)
-        usual, of_fold = torch.zeros(shape[:2], device=score.device), self.usual(networks, agents)
-        for fold, (_, test_days) in enumerate(self.samples.folds):
-            for days in rows.blocks(test_days):
-                if asked is not None and not asked[days].any():
-                    continue
-                x = rows.x(days)
-                seen = self.inputs.for_networks(x)
-                usual[:, days] = of_fold[:, [fold]]
-                for place, agent in enumerate(agents):
-                    score[place, days] = rows.spread(networks.played_scores(agent, fold, seen), days)
-        return Forecasts.of(score, usual, self.relative_risk)
+        rows, days, stocks = self.samples.x, *self.tradable.shape
+        blocks = [
+            (fold, block)
+            for fold, (_, test_days) in enumerate(self.samples.folds)
+            for block in rows.blocks(test_days)
+            if asked is None or asked[block].any()
+        ]
+        first = 0 if asked is None else min(block.start for _, block in blocks)
+        days = days if asked is None else max(block.stop for _, block in blocks)
+        score = torch.full((len(agents), days - first, stocks), -torch.inf, device=self.tradable.device)
+        usual, of_fold = torch.zeros(score.shape[:2], device=score.device), self.usual(networks, agents)
+        for fold, block in blocks:
+            seen, at = self.inputs.for_networks(rows.x(block)), slice(block.start - first, block.stop - first)
+            usual[:, at] = of_fold[:, [fold]]
+            for place, agent in enumerate(agents):
+                score[place, at] = rows.spread(networks.played_scores(agent, fold, seen), block)
+        return Forecasts.of(score, usual, self.relative_risk, first)
 
     def usual(self, networks: ActorCritic, agents: Sequence[int]) -> Tensor:
         """Return the (A, folds) mean scores of actors on days that they learned from."""
