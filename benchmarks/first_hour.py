@@ -24,7 +24,7 @@ from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
 from benchmarks.gpu_budget.generation import FULL, SMALL
 from benchmarks.harness import ROOT, MemoryGauge, machine, measure_run, random_market, seconds_of
 from benchmarks.trainers import build_trainer, run_generation
-from utils.memory.guard import MIB
+from utils.memory_guard import MIB
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_json
 

@@ -22,7 +22,7 @@ from data.features.nine import NUM_FEATURES, PRICES, indicators, normalization_s
 from data.market import Market
 from data.splits import make_splits
 from utils.config.trader import Config, profile_config
-from utils.memory.guard import MIB, peak_rss_mb, release_free_memory
+from utils.memory_guard import MIB, peak_rss_mb, release_free_memory
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")

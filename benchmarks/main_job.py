@@ -25,7 +25,7 @@ LOAD = """
 import json, sys, time
 from pathlib import Path
 from data.loader import StockDataLoader
-from utils.memory.guard import peak_rss_mb
+from utils.memory_guard import peak_rss_mb
 started = time.perf_counter(), time.process_time()
 loader = StockDataLoader(Path(sys.argv[1]))
 loader.load_and_prepare()

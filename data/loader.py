@@ -40,7 +40,7 @@ from data.universe import read_universe
 from utils.arrays import BoolArray, DateArray, Float32Array, Float64Array, Int64Array
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
 from utils.errors import DataError
-from utils.memory.guard import require_memory
+from utils.memory_guard import require_memory
 from utils.progress import Progress
 
 logger = logging.getLogger(__name__)

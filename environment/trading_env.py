@@ -22,7 +22,7 @@ from environment.portfolio import Portfolio
 from environment.position_history import positions
 from environment.quotes import Quotes
 from utils.config.trader import EnvironmentConfig
-from utils.memory.census import counted
+from utils.memory_census import counted
 
 Days = int | NDArray[np.int64] | Tensor
 """A day, or one for each lane."""

@@ -36,7 +36,7 @@ from models.policy import Forecasts, decide
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
-from utils.memory.census import counted
+from utils.memory_census import counted
 
 HISTORY = 1000
 """Losses of an agent, and generations of a run, that are kept."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from utils.config.fuel_breaks import QNetworkConfig
-from utils.memory.census import counted
+from utils.memory_census import counted
 
 SYMMETRIES = 8  # 0 to 3 counterclockwise quarter turns, then the same after mirroring west and east
 _MIN_DEVIATION = 0.05  # least deviation by which an input channel is divided

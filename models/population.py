@@ -22,7 +22,7 @@ from models.evolution import (
 )
 from models.networks import Networks
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
-from utils.memory.guard import require_memory
+from utils.memory_guard import require_memory
 
 _STATE = ("genes", "feature_groups", "gains", "elites", "founders", "examined", "updates", "fittest", "fitness")
 UNKNOWN = Evidence()

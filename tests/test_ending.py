@@ -12,7 +12,7 @@ from main import main
 from tests.tiny_run import frame, run, tiny_in
 from training.erl_trainer import ERLTrainer
 from utils.errors import ConfigError, MemoryLimitReached
-from utils.memory.guard import MemoryGuard
+from utils.memory_guard import MemoryGuard
 from utils.runs.ending import locked
 
 pytestmark = pytest.mark.usefixtures("small_heap", "judge_nothing")

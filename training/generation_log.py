@@ -15,8 +15,8 @@ from models.evolution import GENES
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.rollout import PopulationResults
-from utils.memory.census import count_living
-from utils.memory.guard import release_free_memory
+from utils.memory_census import count_living
+from utils.memory_guard import release_free_memory
 from utils.memory_profiler import GENERATION, MemoryProfiler, clean_up
 from utils.progress import Progress
 from utils.runs.console import FILE_ONLY

@@ -23,7 +23,7 @@ from models.population import Population
 from training.forecasts.training_days import TrainingDays
 from utils.arrays import Float64Array
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
-from utils.memory.guard import require_memory
+from utils.memory_guard import require_memory
 from utils.progress import progress
 
 RISK_AVERSION = 30.0

@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 import torch
 
-from utils.memory.census import CLASSES, Heap, count_living, forget_living, large_object_table
-from utils.memory.guard import MIB, peak_rss_mb, release_free_memory
+from utils.memory_census import CLASSES, Heap, count_living, forget_living, large_object_table
+from utils.memory_guard import MIB, peak_rss_mb, release_free_memory
 from utils.tables import cell, table
 
 MAX_SNAPSHOTS = 10_000

@@ -24,8 +24,7 @@ from utils.config.cli import parse_command
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import as_program_error
-from utils.jobs.executor import Executor, InProcess, open_executor
-from utils.jobs.job import Finished, Job, require_all
+from utils.jobs import Executor, Finished, InProcess, Job, open_executor, require_all
 from utils.runs.console import setup_logging
 
 Record = dict[str, Any]

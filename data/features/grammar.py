@@ -12,7 +12,7 @@ import scipy  # submodules, which take a second to import, are loaded when they 
 
 from data.features.bank import apart, has_return, log_returns
 from data.features.forms import StockBars, feature_of, values_from
-from data.features.impulses.terms import SESSIONS, later
+from data.features.leaders import SESSIONS, later
 from data.features.nine import CLOSE, OPEN
 from data.features.seasons import SEASONS, seasons_ahead
 from data.market import Market

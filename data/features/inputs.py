@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from data.features.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
+from data.features.deviations import fit_deviations
 from data.features.forms import FeatureInputs
 from data.features.formulas import FORECASTS as FORMULAS
 from data.features.formulas import Formulas
 from data.features.grammar import next_returns
-from data.features.impulses.deviations import fit_deviations
 from data.features.nine import CLOSE
 from data.features.responses import EVENT_SESSIONS, Responses, up_to_the_last
 from data.features.rows import LARGEST, Blocks, InputRows

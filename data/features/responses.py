@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.features.bank import exponential_mean, log_returns, stock_blocks
-from data.features.impulses.leaders import after_leaders, leader_terms
-from data.features.impulses.terms import SESSIONS, bound, last_sum, later, ratio
+from data.features.leaders import SESSIONS, after_leaders, bound, last_sum, later, leader_terms, ratio
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array, in_order
 
 EVENT_SESSIONS = (1, 3, 20)

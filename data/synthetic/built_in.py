@@ -18,7 +18,7 @@ from data.synthetic.kinds import oracle_scores, planted_kind, rule_scores
 from data.synthetic.law import OVERNIGHT_SHARE, VOLUME_STD, Bars, busyness, volume_level
 from utils.arrays import DateArray, Float64Array
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
-from utils.memory.guard import require_memory
+from utils.memory_guard import require_memory
 
 MARKET_SEED = 7
 """Seed of the path that a run trains on."""

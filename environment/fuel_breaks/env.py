@@ -10,7 +10,7 @@ from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surf
 from environment.fuel_breaks.fire_spread import BurnState, Exposure, Purpose, exposure_of, fires_of
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.config.fuel_breaks import FuelBreakConfig
-from utils.memory.census import counted
+from utils.memory_census import counted
 
 IntegerArray = Sequence[int] | Int64Array
 

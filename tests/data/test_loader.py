@@ -235,7 +235,7 @@ def test_bad_investable_file_is_one_clear_line(content: bytes | None, expected: 
 MEASURE = """
 from pathlib import Path
 from data.loader import StockDataLoader
-from utils.memory.guard import peak_rss_mb
+from utils.memory_guard import peak_rss_mb
 loader = StockDataLoader({path!r}, investable=Path({listed!r}))
 loader.load_and_prepare()
 print(loader.data_array.shape, loader.data_array.dtype, len(loader.investable_columns), loader.quality)

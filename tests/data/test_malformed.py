@@ -158,7 +158,7 @@ def test_repairs_and_absurd_moves_are_told(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_data_beyond_free_memory_are_refused_before_they_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("utils.memory.guard.free_memory_mb", lambda: 0.006)
+    monkeypatch.setattr("utils.memory_guard.free_memory_mb", lambda: 0.006)
     loader = StockDataLoader.from_frame(bars_frame())
     with refused("data to fit into 0 MiB of free memory, got 60 days x 3 tickers x 36 bytes = 0 MiB; reduce days"):
         loader.load_and_prepare()

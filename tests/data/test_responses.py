@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from data.features.bank import log_returns
-from data.features.impulses.deviations import fit_deviations
+from data.features.deviations import fit_deviations
 from data.features.responses import EVENT_EDGES, EVENT_SESSIONS, SESSIONS, STATE_HALF_LIVES, Responses
 from data.synthetic.built_in import synthetic_market
 from utils.config.trader import SyntheticConfig

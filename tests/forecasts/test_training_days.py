@@ -26,10 +26,9 @@ from tests.market_cases import random_panel
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, rows_of, seeded
 from training.forecasts import outcomes
-from training.forecasts.gains import input_gains
 from training.forecasts.outcomes import discounted_returns
 from training.forecasts.samples import Moments, Samples
-from training.forecasts.training_days import TrainingDays
+from training.forecasts.training_days import TrainingDays, input_gains
 from utils.arrays import BoolArray, Float64Array
 from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 from utils.errors import DataError

@@ -13,10 +13,9 @@ import psutil
 import pytest
 
 from tests.jobs import tasks_of_tests as work
+from utils import jobs as executors
 from utils.errors import JobsFailed, StopRequested
-from utils.jobs import executor as executors
-from utils.jobs.executor import Executor, open_executor
-from utils.jobs.job import Finished, Job, require_all
+from utils.jobs import Executor, Finished, Job, open_executor, require_all
 
 MISTAKE = partial({}.pop, "absent")
 """Work that raises KeyError."""

@@ -15,8 +15,8 @@ from numpy.lib.stride_tricks import as_strided
 from tests.data.files import written
 from tests.memory.thing import Environment, Thing
 from utils.errors import ConfigError, MemoryLimitReached
-from utils.memory.census import UNKNOWN_HOLDER, Heap, count_living
-from utils.memory.guard import MIB, MemoryGuard, memory_limit_mb, require_memory
+from utils.memory_census import UNKNOWN_HOLDER, Heap, count_living
+from utils.memory_guard import MIB, MemoryGuard, memory_limit_mb, require_memory
 from utils.memory_profiler import MemoryProfiler
 
 
@@ -135,7 +135,7 @@ def test_limit_is_read_from_cgroup_files(
 def test_what_takes_more_than_is_free_names_what_to_reduce(
     monkeypatch: pytest.MonkeyPatch, factors: dict[str, float], says: str
 ) -> None:
-    monkeypatch.setattr("utils.memory.guard.free_memory_mb", lambda: 100.0)
+    monkeypatch.setattr("utils.memory_guard.free_memory_mb", lambda: 100.0)
     with (
         pytest.raises(ConfigError, match=f"^expected it to fit into 100 MiB of free memory, {says}$")
         if says

@@ -10,7 +10,7 @@ import torch
 
 from tests.memory.thing import row_of
 from utils import memory_profiler
-from utils.memory.guard import MIB, peak_rss_mb, release_free_memory
+from utils.memory_guard import MIB, peak_rss_mb, release_free_memory
 from utils.memory_profiler import MemoryProfiler
 
 pytestmark = pytest.mark.usefixtures("small_heap")

@@ -17,8 +17,8 @@ from tests.tiny import learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
 from utils.config.trader import EvolutionConfig
-from utils.memory.census import count_living
-from utils.memory.guard import MIB
+from utils.memory_census import count_living
+from utils.memory_guard import MIB
 from utils.memory_profiler import (
     OWNER_STEPS,
     MemoryProfiler,

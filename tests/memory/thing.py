@@ -1,6 +1,6 @@
 """What tests of memory count, and the tables in which they read it."""
 
-from utils.memory.census import counted
+from utils.memory_census import counted
 
 
 class Thing:

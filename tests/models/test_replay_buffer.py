@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.replay_buffer import FIELDS, ReplayBuffer
+from models.replay_buffer import FIELDS, ReplayBuffer, TensorRing
 from tests.tiny import random_batch, seeded
-from utils.tensor_ring import TensorRing
 
 
 def transitions(count: int, **changes: Tensor) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ runpy.run_path("main.py", run_name="__main__")
 def test_a_second_signal_ends_the_process_at_once() -> None:
     done = run_code("""
 import os, signal
-from utils.memory.guard import MemoryGuard
+from utils.memory_guard import MemoryGuard
 from utils.runs.ending import SafePoint
 with SafePoint(MemoryGuard()):
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_a_closed_terminal_stops_a_run_unless_nohup_does_not_let_it(ignored: boo
     script = f"""
 import os, signal, sys
 from utils.errors import StopRequested
-from utils.memory.guard import MemoryGuard
+from utils.memory_guard import MemoryGuard
 from utils.runs.ending import SafePoint
 signal.signal(signal.SIGHUP, signal.{"SIG_IGN" if ignored else "SIG_DFL"})
 with SafePoint(MemoryGuard()) as check:

@@ -54,7 +54,7 @@ TOO_MUCH: dict[str, Any] = {
 def test_what_does_not_fit_is_refused_before_it_is_allocated(
     market: Market, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    monkeypatch.setattr("utils.memory.guard.free_memory_mb", lambda: 10_000.0)
+    monkeypatch.setattr("utils.memory_guard.free_memory_mb", lambda: 10_000.0)
     with pytest.raises(ConfigError, match=rf"MiB of free memory, got .* = [\d,]+ MiB; reduce {flag}$"):
         tiny_trainer(market, **TOO_MUCH[flag])
 

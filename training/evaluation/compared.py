@@ -51,7 +51,7 @@ from training.forecasts.training_days import TrainingDays
 from utils.arrays import Float64Array
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
-from utils.memory.guard import require_memory
+from utils.memory_guard import require_memory
 from utils.progress import progress
 
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)

@@ -20,7 +20,7 @@ from training.forecasts.samples import Moments, Samples
 from training.forecasts.training_days import TrainingDays
 from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.errors import DataError
-from utils.memory.guard import release_free_memory
+from utils.memory_guard import release_free_memory
 
 logger = logging.getLogger(__name__)
 Model = Callable[[Float32Array], Float32Array]

@@ -38,7 +38,7 @@ from utils.config.fuel_breaks import (
 )
 from utils.config.settings import settings_hash
 from utils.errors import CheckpointError, ConfigError, DataError
-from utils.memory.guard import peak_rss_mb, release_free_memory
+from utils.memory_guard import peak_rss_mb, release_free_memory
 from utils.memory_profiler import BASELINE, GENERATION, get_profiler
 from utils.progress import Progress, progress
 from utils.runs.checkpoint import Checkpoint

@@ -23,15 +23,15 @@ from data.fuel_breaks import Tile
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import Exposure
 from models.fuel_breaks import SYMMETRIES
+from models.replay_buffer import TensorRing
 from training.fuel_breaks import policies
 from training.fuel_breaks.policies import judging_environment, spaced
 from utils.arrays import BoolArray, Float64Array, Int64Array
 from utils.config.fuel_breaks import FuelBreakRunConfig
-from utils.memory.census import counted
-from utils.memory.guard import MIB
+from utils.memory_census import counted
+from utils.memory_guard import MIB
 from utils.memory_profiler import clean_up, gpu_memory
 from utils.runs.devices import named_generator
-from utils.tensor_ring import TensorRing
 
 logger = logging.getLogger(__name__)
 _INPUT_TILES = 32

@@ -27,8 +27,8 @@ from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import ConfigError
-from utils.memory.census import count_living
-from utils.memory.guard import keep_freed_memory, peak_rss_mb, release_free_memory
+from utils.memory_census import count_living
+from utils.memory_guard import keep_freed_memory, peak_rss_mb, release_free_memory
 from utils.memory_profiler import BASELINE, GENERATION, get_profiler
 from utils.pictures import draw_charts
 from utils.runs.checkpoint import generation_name, list_checkpoints

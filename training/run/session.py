@@ -18,7 +18,7 @@ from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
 from utils.config.settings import RunSettings, flatten, settings_hash, settings_to_resume, to_dict
 from utils.errors import CheckpointError, MemoryLimitReached
-from utils.memory.guard import MemoryGuard
+from utils.memory_guard import MemoryGuard
 from utils.memory_profiler import get_profiler, restart_profiler
 from utils.runs.checkpoint import Checkpoint, checkpoint_writer, list_checkpoints, read_manifest
 from utils.runs.console import LOG, setup_logging

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from utils.config.settings import changed_flags
 from utils.errors import ConfigError, DataError, OutOfMemory, Remains, StopRequested, as_program_error
-from utils.memory.guard import MemoryGuard
+from utils.memory_guard import MemoryGuard
 from utils.runs.find import METRICS
 from utils.runs.run_lock import LOCK, RunLock
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from data.features.impulses.terms import SESSIONS
+from data.features.leaders import SESSIONS
 from utils.arrays import BoolArray, Float32Array, Float64Array
 
 _POOLED_PENALTY, _OWN_PENALTY = 0.01, 10.0

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
-from utils.memory.guard import MIB
+from utils.memory_guard import MIB
 from utils.tables import table
 
 MAX_LISTED = 20
