@@ -19,6 +19,8 @@ from torch import Tensor
 
 _STEPS, _FITS, _EXACT = 6, 2e-6, 1e-12
 """Of the search for the shadow price, and shares of the equity by which a budget may be missed."""
+_MANY, _BEFORE = 512, 2
+"""Stocks from which on those of which nothing is taken are left out of the search, and steps before that."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ def _shadow_price(
     price = torch.zeros_like(single.added)
     value, falls = single.excess(price, cost)
     sign = value.sign()
+    if price.device.type == "cpu" and weights.shape[1] >= _MANY and bool((value > -_FITS).all()):
+        price, value, falls = single.stepped(price, value, falls, sign, cost, _BEFORE)
+        single = single.above(torch.where(value > 0, price, 0.0), cost)
     price, value, falls = single.stepped(price, value, falls, sign, cost)
     is_open = value.abs() > _FITS
     if price.device.type == "cpu" and bool(is_open.any()):  # of thousands of stocks most lanes take more steps
@@ -116,19 +121,30 @@ class _Lanes(NamedTuple):
         """Return some lanes."""
         return type(self)(*(part[rows] for part in self))
 
+    def above(self, price: Tensor, cost: float) -> Self:
+        """Return the lanes without the stocks of which nothing is taken in any of them from these prices on."""
+        some = (self.kept(price) > 0).any(0)
+        paid = cost * self.before[:, ~some].abs().sum(1)
+        parts = {name: getattr(self, name)[:, some] for name in self._fields[:-1]}
+        return self._replace(**parts, added=self.added + paid)
+
+    def kept(self, price: Tensor) -> Tensor:
+        """Return the (L, n) weights within the bands at (L,) prices."""
+        moved = price[:, None] * self.fall
+        return torch.minimum(torch.maximum(self.weights, self.low - moved), self.high - moved)
+
     def excess(self, price: Tensor, cost: float) -> tuple[Tensor, Tensor]:
         """Return what is taken beyond the budget, and about how it falls with the price."""
-        moved = price[:, None] * self.fall
-        kept = torch.minimum(torch.maximum(self.weights, self.low - moved), self.high - moved)
+        kept = self.kept(price)
         active = torch.minimum(kept.clamp(min=0.0), self.most)
         total = active.sum(1) + cost * (active - self.before).abs().sum(1) + self.added
         return total, (self.fall * ((active == kept) & (kept != self.weights))).sum(1)
 
     def stepped(
-        self, price: Tensor, value: Tensor, falls: Tensor, sign: Tensor, cost: float
+        self, price: Tensor, value: Tensor, falls: Tensor, sign: Tensor, cost: float, steps: int = _STEPS
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (L,) prices after some of Newton's steps, and what is taken there."""
-        for _ in range(_STEPS):
+        for _ in range(steps):
             step = price + value / falls
             goes = (value.abs() > _FITS) & (step * sign > 0) & step.isfinite()
             if price.device.type == "cpu" and not bool(goes.any()):

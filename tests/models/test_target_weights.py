@@ -1,9 +1,12 @@
 """Target weights: no trade pays, the budget is met, and without forecasts they are the benchmark's, to the bit."""
 
+from unittest.mock import patch
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import models.target_weights
 from models.target_weights import Band, target_weights
 
 COST = 0.002
@@ -28,9 +31,16 @@ def drawn(seed: int, lanes: int, stocks: int, spread: float, k: float) -> dict[s
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from([2, 5, 40]), st.sampled_from([0.01, 0.1]), st.sampled_from([0.005, 0.1]))
 def test_no_trade_pays_and_the_budget_is_met(seed: int, stocks: int, spread: float, k: float) -> None:
-    given_ = drawn(seed, 20, stocks, spread, k)
+    """Also where stocks of which nothing is taken are left out of the search, as of many."""
+    no_trade_pays(seed, 20, stocks, spread, k)
+    with patch.object(models.target_weights, "_MANY", 1):
+        no_trade_pays(seed, 2, stocks, spread, k)
+
+
+def no_trade_pays(seed: int, lanes: int, stocks: int, spread: float, k: float) -> None:
+    given_ = drawn(seed, lanes, stocks, spread, k)
     q, weights, held, can_trade, risk = given_.values()
-    largest = torch.full((20,), 3.0 / stocks).double()
+    largest = torch.full((lanes,), 3.0 / stocks).double()
     target, price = target_weights(q, weights, held, held, can_trade, Band(risk, largest, COST))
     traded, most = target - weights, torch.maximum(largest[:, None], held)
     assert (target >= 0).all() and (traded[~can_trade] == 0).all()
