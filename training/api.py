@@ -14,7 +14,7 @@ from gymnasium.envs.registration import register
 from data.prepare.prepare import prepare
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from training.policies.judgement import Judgement, TradedMarket, judge, load_market
-from training.policies.read import Trades
+from training.policies.trades import Trades
 from training.run.saved import SavedRun as Run
 from training.run.saved import open_saved_run as open_run
 from training.train import train as train_run

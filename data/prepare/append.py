@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
-from data.benchmark import read_closes
 from data.events import ROUNDING, readjustment
 from data.prepare.layout import PRICES, STANDARD, VALUES
 from data.prepare.text import date_of
+from data.universe import read_closes
 from utils.arrays import BoolArray, Float64Array
 from utils.errors import DataError
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.benchmark import read_benchmark
 from data.events import Event, read_events
 from data.prepare.prepare import prepare
+from data.universe import read_benchmark
 from main import main
 from tests.data.files import PRICES, refused, written
 from tests.data.test_adjustment import market, oracle, scaled, split_market

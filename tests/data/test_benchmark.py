@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.benchmark import read_benchmark
+from data.universe import read_benchmark
 from tests.data.files import refused, written
 
 DATES = np.arange("2020-01-01", "2020-01-11", dtype="datetime64[D]")

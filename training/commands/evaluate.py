@@ -23,7 +23,8 @@ from training.evaluation.play import account_of_agent
 from training.forecasts.skill import HORIZONS, clearest, rank_coefficients, rank_correlation
 from training.forecasts.training_days import TrainingDays
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
-from training.policies.read import WEIGHTS, Trades, read_policy, read_rows, read_table
+from training.policies.read import WEIGHTS, read_policy, read_rows, read_table
+from training.policies.trades import Trades
 from training.run.market import require_past_columns, scores_of
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.signals import moved_by

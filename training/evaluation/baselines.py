@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.benchmark import LONGEST_GAP_DAYS, read_benchmark
 from data.features.bank import relative_risk
 from data.features.nine import CLOSE
 from data.market import Market
 from data.prepare.survey import MOST_SURVIVORS
 from data.splits import spaced_windows
 from data.synthetic.built_in import PlantedScores
+from data.universe import LONGEST_GAP_DAYS, read_benchmark
 from environment.portfolio import Policy, Portfolio
 from models.policy import Forecasts
 from training.rollout import TABLE_BYTES, by_band, roll_out, windows_at_a_time
@@ -187,7 +187,7 @@ class Tuning:
     def fitness(self, rules: Sequence[BandRule]) -> Tensor:
         """Return the fitness of rules, those of the same scores one after another, side by side where memory allows."""
         of_scores = [list(group) for _, group in groupby(rules, key=lambda rule: id(rule.scores))]
-        size = max(1, TABLE_BYTES // (4 * self.risk.numel()))
+        size = max(1, TABLE_BYTES // (16 * self.risk.numel()))  # scores, forecasts of them, and both joined
         return torch.cat([self._fitness(of_scores[first : first + size]) for first in range(0, len(of_scores), size)])
 
     def _fitness(self, of_scores: Sequence[Sequence[BandRule]]) -> Tensor:

@@ -17,7 +17,8 @@ from environment.trading_env import TradingEnvironment
 from training.evaluation.baselines import BandRule, Tuning
 from training.evaluation.play import APART, EvaluationSetup, GivenWeights, Played, best_of, play_policy
 from training.forecasts.look_ahead import require_past
-from training.policies.read import WEIGHTS, GivenTrades, Trades, aligned, is_rows, wide_table
+from training.policies.read import WEIGHTS, aligned, is_rows, wide_table
+from training.policies.trades import GivenTrades, Trades
 from utils.arrays import Float32Array, Float64Array
 from utils.errors import DataError, LookAheadError
 from utils.tables import many

@@ -23,7 +23,7 @@ from training.evaluation.permutation_nulls import Praise, redrawn
 from training.evaluation.play import EvaluationSetup, account_of_agent
 from training.forecasts.skill import HORIZONS
 from training.policies.accounts import account_of, account_of_table, is_weights, values_of_function
-from training.policies.read import Trades
+from training.policies.trades import Trades
 from training.run.market import load_market as market_of_settings
 from training.run.market import scores_of
 from training.run.saved import SavedRun

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data.benchmark import read_benchmark
 from data.features.own import audit_features, own_columns, read_features
 from data.loader import StockDataLoader
 from data.market import Market, build_market, with_features
 from data.record import MARKET, MarketRecord, pin_market, read_record, record_market, sealed, split_market
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores, built_in_loader, planted_scores
+from data.universe import read_benchmark
 from training.forecasts.look_ahead import require_past
 from utils.config.trader import Config
 from utils.errors import DataError
