@@ -10,7 +10,7 @@ import pytest
 
 from tests.screen import screen
 from utils import progress as module
-from utils.progress import LINE_SECONDS, Progress, Reporter, progress
+from utils.progress import LINE_SECONDS, PART, Progress, Reporter, in_parts, progress
 from utils.runs.console import ConsoleHandler
 
 
@@ -68,6 +68,18 @@ def test_what_was_logged_meanwhile_counts_and_a_total_may_become_known(
         shown.update(4, total=9)
         clock.now += 30
         assert said(caplog) == ["prepare: 4 / 9 folds, 00:43 left"]
+
+
+def test_items_are_parts_of_work_that_is_counted_in_parts_alone() -> None:
+    """However many there are; not of other work, within it or around it."""
+    for count in (1, 7, 40):
+        with Progress("preparing", PART, 30) as shown:
+            assert [*in_parts(range(count), 20)] == [*range(count)] and shown.done == 20
+            with Progress("other", "day", 5) as other:
+                assert [*in_parts("ab", 10)] == ["a", "b"] and other.done == 0
+            half = in_parts([1, 2], 10)
+            assert (next(half), next(half), shown.done) == (1, 2, 25)
+    assert [*in_parts("ab", 10)] == ["a", "b"], "nothing is under way"
 
 
 def test_a_single_long_step_is_reported_too(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

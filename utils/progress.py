@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
@@ -14,6 +14,8 @@ LINE_SECONDS = 30.0
 """Longest silence in a pipe while work is under way."""
 DELAY_SECONDS = 1.0
 """Work that is over sooner shows no bar."""
+PART = "part"
+"""Unit of work whose parts are counted where they are done, see `in_parts`."""
 
 
 class _Bar(tqdm):  # type: ignore[type-arg]
@@ -34,6 +36,7 @@ class Progress:
         self.label, self.unit, self.total, self.done, self._before = label, unit, total, done, done
 
     def __enter__(self) -> Self:
+        _under_way.append(self)
         self._begun = self._updated = REPORTER.clock()
         self.bar = _Bar(
             desc=self.label,
@@ -53,6 +56,7 @@ class Progress:
         self.bar.clear()  # closing one leaves what was drawn before the delay
         self.bar.close()
         REPORTER.end(self)
+        _under_way.remove(self)
 
     def update(self, units: int = 1, total: int | None = None) -> None:
         """Count finished units; a `total` replaces the one before."""
@@ -74,6 +78,17 @@ class Progress:
             seconds = (self._updated - self._begun) / (self.done - self._before) * (self.total - self.done)
             text += f", {tqdm.format_interval(max(0.0, seconds - (REPORTER.clock() - self._updated)))} left"
         return text
+
+
+_under_way: list[Progress] = []
+
+
+def in_parts(items: Collection[Item], parts: int) -> Iterator[Item]:
+    """Yield items, which together are so many parts of the work under way, if that is counted in parts."""
+    for done, item in enumerate(items):
+        yield item
+        if _under_way and _under_way[-1].unit == PART:
+            _under_way[-1].update(parts * (done + 1) // len(items) - parts * done // len(items))
 
 
 def progress(items: Iterable[Item], label: str, unit: str) -> Iterator[Item]:

@@ -17,6 +17,7 @@ from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.config.settings import hint
 from utils.errors import DataError
+from utils.progress import in_parts
 
 _CLIP = 6.0
 """Standard deviations to which inputs are clipped."""
@@ -115,7 +116,7 @@ class FeatureInputs:
         """
         inputs, bars, stop = list[FeatureInput](), StockBars.bought(market, len(is_used)), len(is_used)
         close = market.close[:stop]
-        for feature in (one for one in market.features if one.group != LIBRARY):
+        for feature in in_parts([one for one in market.features if one.group != LIBRARY], 20):
             read = FeatureValues(values_from(feature, bars)[:stop], close)
             values = np.where(is_used, read.values, np.nan)
             known = values[np.isfinite(values)].astype(np.float64)
@@ -155,7 +156,8 @@ class FeatureInputs:
         """Yield place and (days, n) values of each input on some days. Raises DataError where the market lacks one."""
         days = slice(*days.indices(len(market.dates)))
         close, bars = market.close[: days.stop], StockBars.bought(market, days.stop)
-        for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
+        by_name = groupby(enumerate(self.inputs), key=lambda one: one[1].name)
+        for name, inputs in in_parts([(name, [*inputs]) for name, inputs in by_name], 8):
             read = FeatureValues(values_from(feature_of(market, name), bars)[: days.stop], close)
             for place, feature in inputs:
                 yield place, feature.of(read, days)

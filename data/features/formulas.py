@@ -22,6 +22,7 @@ from data.features.screen import Targets, screened
 from data.features.seasons import SEASONS
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
+from utils.progress import in_parts
 
 FORECASTS = 2
 """Of the next session, and of the next 20."""
@@ -61,7 +62,7 @@ class Formulas:
         y = Targets.of(returns[..., taken], np.stack(learned), table.deviation)
         shortlist = screened(table, y) if table.names else [list[Formula]() for _ in learned]
         scores = [dict[Formula, float]() for _ in learned]
-        for formula in sorted({one for formulas in shortlist for one in formulas}):
+        for formula in in_parts(sorted({one for formulas in shortlist for one in formulas}), 30):
             memory, places = formula.memory(table), [place for place, of in enumerate(shortlist) if formula in of]
             for late in _LATE:
                 one = formula._replace(late=late)
@@ -72,7 +73,7 @@ class Formulas:
                 if formula.by_stock and (formula.quantity in SEASONS or not tells):
                     break  # what tells nothing at once will hardly later
         found, values_of = list[Self](), cache(lambda one: one.of(table))
-        for place, of_set in enumerate(scores):
+        for place, of_set in in_parts([*enumerate(scores)], 10):
             best = sorted(of_set, key=lambda one: -of_set[one])[:_CHOSEN_FROM]
             found.append(cls._pursued({one: values_of(one) for one in best}, y, place))
         return found

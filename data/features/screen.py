@@ -30,6 +30,7 @@ from data.features.grammar import (
 )
 from data.features.seasons import SEASONS
 from utils.arrays import BoolArray, Float32Array, Float64Array
+from utils.progress import in_parts
 
 SHORTLISTS = (100, 64)
 """Candidates of which t-statistics are computed exactly: with one slope for all stocks, and with one for each."""
@@ -72,7 +73,7 @@ def screened(table: Quantities, y: Targets) -> list[list[Formula]]:
     step = 1 + y.weight.size // _CELLS
     some = slice(None, None, step)
     scaled = [(name, scale) for name in table.names for scale in SCALES]
-    values = np.stack([table.scaled(*one, some) for one in scaled], axis=2)
+    values = np.stack([table.scaled(*one, some) for one in in_parts(scaled, 10)], axis=2)
     conditions = [("", ""), *product(CONDITIONS, table.conditioning)]
     under = [condition(form, table[by][:, some]) if by else np.ones_like(values[..., 0]) for form, by in conditions]
     screen = _Screen(table.states, y.first[..., some], y.weight[:, some], y.learned)

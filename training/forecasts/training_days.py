@@ -22,7 +22,7 @@ from training.forecasts.samples import DISCOUNTS, Samples
 from training.forecasts.transitions import StockTransitions
 from utils.arrays import BoolArray
 from utils.config.trader import EnvironmentConfig
-from utils.progress import Progress
+from utils.progress import PART, Progress, in_parts
 from utils.statistics import expected_maximum
 
 _USUAL_ROWS = 4096
@@ -64,7 +64,7 @@ class TrainingDays:
         """
         train, later = market.splits.train, market.splits.validation
         learned = np.arange(len(market.dates)) <= train.last
-        with Progress("Preparing inputs", "fit") as shown:
+        with Progress("Preparing inputs", PART, 100):  # of about the same time on small markets and on large ones
             inputs = TradeInputs.fit(market, learned)
             rows = inputs.rows(market, slice(train.first, later.last + 1))
             training = rows.part(slice(train.first, train.last + 1))
@@ -72,7 +72,6 @@ class TrainingDays:
             samples.require_enough()
             training.fill(training.days, inputs.banks(market, training.days))
             training.fill_features(inputs.features, market, INPUTS)
-            shown.update(total=1 + len(samples.folds))
             others = np.repeat(learned[None], len(samples.folds), axis=0)
             for known, fold in zip(others, samples.folds, strict=True):
                 known[max(0, fold.test.start - samples.longest) : fold.test.stop + samples.longest] = False
@@ -81,9 +80,8 @@ class TrainingDays:
             inputs = replace(inputs, formulas=whole)
             for fold, formulas in zip(samples.folds, of_folds, strict=True):
                 replace(inputs, formulas=formulas).fill_formulas(training, market, fold.test)
-            for fold, refitted in zip(samples.folds, inputs.refitted(market, others), strict=True):
+            for fold, refitted in zip(in_parts(samples.folds, 14), inputs.refitted(market, others), strict=True):
                 training.fill(fold.test, refitted.forecasts(market, fold.test), BANK)
-                shown.update()
             validation = inputs.rows_of(market, slice(train.last + 1, later.last + 1), rows)
             validation = validation.part(slice(later.first, later.last + 1))
         samples = replace(samples, x=training.to(quotes.device))

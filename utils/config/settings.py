@@ -274,9 +274,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ConfigError(f"expected settings of a run in {path}, got: {error}") from None
 
 
-def repeated(values: Mapping[str, Any], without: Iterable[str] = OF_ITS_FOLDER) -> dict[str, Any]:
-    """Return settings by dotted name as a file of settings holds them: those that are set, `without` some."""
-    return {name: value for name, value in flatten(values).items() if value is not None and name not in without}
+def repeated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted name as a file of settings holds them: those that are set, but not of its folder."""
+    return {name: value for name, value in flatten(values).items() if value is not None and name not in OF_ITS_FOLDER}
 
 
 def as_toml(values: Mapping[str, Any]) -> str:
