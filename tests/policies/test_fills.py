@@ -168,6 +168,18 @@ def test_what_was_held_before_the_judged_days_is_held_on_them() -> None:
     assert told in asked.warning and asked.refused is not None and asked.refused.empty
 
 
+def test_rows_of_a_brokers_export_are_read_or_named() -> None:
+    """Other titles and words for sides; a deposit has no ticker, and stays in the table of what was left out."""
+    rows = [GOOD[0] | {"side": "BOT"}, GOOD[1] | {"side": "SLD"}, GOOD[2]]
+    deposit = GOOD[0] | {"ticker": np.nan, "side": "deposit", "shares": np.nan}
+    named = pd.DataFrame([*rows, deposit]).rename(columns={"ticker": "Symbol", "shares": "Quantity"})
+    own = account_of_rows(named, MARKET_OF_FILLS)
+    np.testing.assert_array_equal(own.curves.equity[0], asked_of(GOOD)[1])
+    assert own.asked is not None and own.asked.refused is not None
+    last = own.asked.refused.iloc[-1]
+    assert (last["row"], last["reason"]) == (4, "neither a purchase nor a sale") and pd.isna(last["ticker"])
+
+
 def test_an_account_that_was_lost_before_the_judged_days_is_refused() -> None:
     """Bought a little on credit, which is let pass for dividends that are not known of; the price falls by 95%."""
     data = MARKET_OF_FILLS.data_array.copy()

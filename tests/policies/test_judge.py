@@ -373,6 +373,7 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
         ("--weights", "mine.csv", ",AAPL\n2000-06-05,1\n", "for days and tickers of the data"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,AAPL,1\n", "for days and tickers of the data"),
         ("--trades", "mine.csv", "", "expected a CSV or parquet file of trades"),
+        ("--trades", "mine.csv", TRADES, "expected rows in"),
         ("--scores", "mine.csv", "date;ticker;score\n2000-06-05;S000;0,5\n", "got Unable to parse string '0,5'"),
         (
             "--weights",

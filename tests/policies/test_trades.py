@@ -148,12 +148,15 @@ def test_a_file_of_trades_is_judged(tmp_path: Path, tiny: Path) -> None:
     market, path = load_market(settings=tiny).market, tmp_path / "orders.csv"
     first = market.splits.validation.first
     days = market.dates[first : first + 4].astype("datetime64[D]").astype(str).tolist()
-    path.write_text(f"date,ticker,side,value\n{days[0]},S000,buy,50000\n{days[2]},S000,sell,90000\n")
+    path.write_text(f"date,Symbol,side,value\n{days[0]},S000,buy,50000\n{days[2]},S000,sell,90000\n{days[2]},,div,1\n")
     assert evaluate(tmp_path, "--trades", str(path), "--config", str(tiny)) == 0
     folder = judged(tmp_path, "orders")
     trades, (held,) = pd.read_csv(folder / "trades.csv"), pd.read_csv(folder / "positions.csv").to_dict("records")
     assert trades[["ticker", "date"]].to_numpy().tolist() == [["S000", days[1]], ["S000", days[3]]]
     assert (held["first_date"], held["last_date"], held["reason"]) == (days[1], days[3], "order")
-    assert results(folder)["verdict"]["sentence"].startswith("1 of 2 rows were not")
+    assert results(folder)["verdict"]["sentence"].startswith("2 of 3 rows were not")
     assert "Orders of a file cannot be audited" in (folder / "report.html").read_text()
-    assert pd.read_csv(folder / "refused.csv")["reason"].tolist() == ["sale of more than is held, done in part"]
+    assert pd.read_csv(folder / "refused.csv")["reason"].tolist() == [
+        "sale of more than is held, done in part",
+        "neither a purchase nor a sale",
+    ]

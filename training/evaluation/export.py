@@ -198,7 +198,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     refused = evaluation.played.asked.refused if evaluation.played.asked else None
     for name, rows in ((TRADES, evaluation.trades), (POSITIONS, evaluation.positions), (REFUSED, refused)):
         if rows is not None and (len(rows) or name != REFUSED):
-            rows.assign(ticker=rows["ticker"].map(spreadsheet_text)).to_csv(folder / name, index=False)
+            rows.assign(ticker=rows["ticker"].fillna("").map(spreadsheet_text)).to_csv(folder / name, index=False)
     low, high = evaluation.random_band
     bands = {f"{RANDOM}, 5%": low, f"{RANDOM}, 95%": high}
     frame = pd.DataFrame({"date": np.datetime_as_string(evaluation.dates), **evaluation.equity, **bands})

@@ -273,7 +273,8 @@ def rule_of(name: str, scores: Float64Array, tuning: Tuning, dates: NDArray[np.d
 def rule_text(name: str, rule: BandRule, scores: Float64Array) -> str:
     """Say how scores are held, and whether that was tuned on training days."""
     is_tuned = np.array_equal(rule.scores, scores.astype(np.float32), equal_nan=True)
+    how = "tuned on" if is_tuned else "without scores of"
     return (
         f"{name}: a unit of score is worth {rule.unit:.3g}%, price of risk {rule.risk:g}, at most {rule.largest:.0%} "
-        f"in a stock, {'tuned on' if is_tuned else 'without scores of'} training days."
+        f"in a stock, or twice its part of the benchmark, {how} training days."
     )

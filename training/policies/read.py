@@ -16,6 +16,7 @@ from utils.errors import ConfigError, DataError, first_line
 
 WEIGHTS = "weights"
 """What a function's attribute `returns`, or a frame's `attrs["returns"]`, is where it gives target weights."""
+_ALIASES = {"symbol": "ticker", "quantity": "shares", "qty": "shares"}
 _MODEL = ".zip"
 _ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
 """Of Stable-Baselines3, those with actions as these."""
@@ -134,9 +135,10 @@ def is_rows(frame: pd.DataFrame) -> bool:
 
 
 def titled(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows under the titles that are read, whichever letters are capital; a symbol is a ticker."""
+    """Return rows under the titles that are read, whichever letters are capital; a symbol is a ticker, a quantity
+    shares."""
     lower = [str(name).strip().lower() for name in rows.columns]
-    titles = ["ticker" if title == "symbol" else title for title in lower]
+    titles = [_ALIASES.get(title, title) for title in lower]
     return rows.set_axis(titles, axis=1) if len({*titles}) == len(titles) else rows
 
 
@@ -149,6 +151,8 @@ def _columns(rows: pd.DataFrame, lacking: str) -> str:
 def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.DataFrame:
     """Return `date`, `ticker` and some columns of numbers. Raises DataError for rows that do not tell them."""
     columns = ("date", "ticker", *numbers)
+    if not len(rows):
+        raise DataError(f"expected rows in {source}, got none; write one a day and ticker below the titles")
     if lacking := [name for name in columns if name not in rows.columns]:
         got = _columns(rows, lacking[0])
         raise DataError(f"expected columns {', '.join(columns)} in {source}, got {got}; give a row a day and ticker")

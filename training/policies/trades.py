@@ -20,7 +20,7 @@ from utils.arrays import Float64Array
 from utils.errors import DataError
 from utils.tables import many
 
-_SIDES = {"buy": 1.0, "b": 1.0, "bought": 1.0, "sell": -1.0, "s": -1.0, "sold": -1.0}
+_SIDES = {"buy": 1.0, "b": 1.0, "bought": 1.0, "bot": 1.0, "sell": -1.0, "s": -1.0, "sold": -1.0, "sld": -1.0}
 _SIDE_TITLES = ("side", "action", "direction", "type", "transaction", "buy/sell")
 _READ = ("date", "ticker", "value", "shares", "price", *_SIDE_TITLES)
 _SPLITS = np.array([1.5, *range(2, 11), 15, 20, 25, 50])
@@ -64,8 +64,8 @@ class Trades:
         for title, side in [(t, one) for t, one in sides if t == _SIDE_TITLES[0] or one.isin(_SIDES).any()][:1]:
             if not (known := side.isin(_SIDES)).any():
                 raise DataError(
-                    f"expected buy or sell under {title!r} in {self.source}, got {side.iloc[0]!r}; give target weights "
-                    "of shorts"
+                    f"expected buy or sell under {title!r} in {self.source}, got {side.iloc[0]!r}; rename them, and of "
+                    "shorts give target weights"
                 )
             table["has_side"] = known.to_numpy()
             for name in amounts:
@@ -153,7 +153,8 @@ class GivenTrades:
     @property
     def refused(self) -> pd.DataFrame:
         """The rows that were left out, or done in part, numbered from 1, with the reason."""
-        rows = self.trades.rows.assign(row=np.arange(1, len(self.rows) + 1), reason=self.rows["reason"].to_numpy())
+        rows = titled(self.trades.rows)
+        rows = rows.assign(row=np.arange(1, len(self.rows) + 1), reason=self.rows["reason"].to_numpy())
         return rows[rows["reason"] != ""]
 
     def notes(self, played: Played) -> Sequence[str]:
