@@ -105,7 +105,7 @@ def test_two_hundred_impossible_fills_are_named_and_change_nothing() -> None:
     assert len(named) == 201, "and a sale of more than is held"
     counts, late = refused["reason"].value_counts(), int((refused["reason"] == REASONS["late"]).sum())
     most, done = counts.drop(REASONS["late"]).max(), 201 - late
-    assert f"{late} of 203 rows lie after the judged days, and are left out." in asked.warning
+    assert f"{late} of 203 rows lie after the judged days, and are left out." in asked.how
     assert f"{done} of 203 rows were not done as claimed, see refused.csv: {most} " in asked.warning
     assert f", and {done - most} for other reasons." in asked.warning
     assert [count for _, count, turnover in asked.undone if turnover is None] == [*asked.refused_for.values()]
@@ -165,7 +165,7 @@ def test_what_was_held_before_the_judged_days_is_held_on_them() -> None:
     told = (
         f"2 of 3 rows lie before the judged days: the account begins with what they leave held, scaled by {scale:.3g}"
     )
-    assert told in asked.warning and asked.refused is not None and asked.refused.empty
+    assert told in asked.how and asked.refused is not None and asked.refused.empty
 
 
 def test_rows_of_a_brokers_export_are_read_or_named() -> None:

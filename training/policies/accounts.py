@@ -54,7 +54,8 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
     if isinstance(policy, Trades):
         given = GivenTrades(policy, setup)
         played = play_policy(setup, given)
-        return _with_asked(played, notes=given.notes(played), refused=given.refused)
+        logger.info("%s", given.how)
+        return _with_asked(played, how=given.how, notes=given.notes(played), refused=given.refused)
     table, notes = table_of(name, policy, setup.market), list[str]()
     played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy))
     assert played.asked is not None

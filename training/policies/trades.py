@@ -157,22 +157,29 @@ class GivenTrades:
         rows = rows.assign(row=np.arange(1, len(self.rows) + 1), reason=self.rows["reason"].to_numpy())
         return rows[rows["reason"] != ""]
 
-    def notes(self, played: Played) -> Sequence[str]:
-        """Say which rows were left out, and how much better the prices are that are claimed than fills here."""
-        said, reasons, rows = list[str](), self.rows["reason"], many(len(self.rows), "row")
+    @property
+    def how(self) -> str:
+        """Say how the rows are played, and which of them lie on other days."""
+        rows, said = many(len(self.rows), "row"), ["Trades, filled again at the prices and costs here."]
         if before := int(((self.rows["decided"] < 0) & (self.rows["amount"] != 0)).sum()):
             said.append(
                 f"{before:,} of {rows} lie before the judged days: the account begins with what they leave held, "
                 f"scaled by {self.scale:.3g} to its capital."
             )
-        if after := int((reasons == _AFTER).sum()):
+        if after := int((self.rows["reason"] == _AFTER).sum()):
             said.append(f"{after:,} of {rows} lie after the judged days, and are left out.")
+        if unread := [str(name) for name in titled(self.trades.rows).columns if name not in _READ]:
+            said.append(f"Columns that are not read: {', '.join(unread[:6])}; costs are those of --env.cost-bps.")
+        return " ".join(said)
+
+    def notes(self, played: Played) -> Sequence[str]:
+        """Say which rows were left out, and how much better the prices are that are claimed than fills here."""
+        said, reasons, rows = list[str](), self.rows["reason"], many(len(self.rows), "row")
+        after = int((reasons == _AFTER).sum())
         if refused := int(reasons.ne("").sum()) - after:
             (reason, count), *others = reasons[~reasons.isin(["", _AFTER])].value_counts().items()
             more = f", and {refused - count:,} for other reasons" if others else ""
             said.append(f"{refused:,} of {rows} were not done as claimed, see refused.csv: {count:,} {reason}{more}.")
-        if unread := [str(name) for name in titled(self.trades.rows).columns if name not in _READ]:
-            said.append(f"Columns that are not read: {', '.join(unread[:6])}; costs are those of --env.cost-bps.")
         if self.has_prices:
             is_judged = (self.rows["amount"] != 0) & (self.rows["decided"] >= 0)
             done, quotes = self.rows[is_judged], self.setup.portfolio.quotes
