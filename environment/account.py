@@ -167,6 +167,11 @@ class Account:
         return self.missing == 0
 
     @property
+    def is_member(self) -> Tensor | None:
+        """(L, n) bool: the stock may be bought today; None: all may."""
+        return None if self.quotes.is_member is None else self.quotes.is_member[self.day]
+
+    @property
     def worth(self) -> Tensor:
         """(L, n) float64 value of each stock at the last close."""
         return self.shares * self.last.nan_to_num()
@@ -192,8 +197,8 @@ class Account:
         lacking = (target * equity / price - self.shares).nan_to_num(nan=0.0)
         lacking = torch.where((lacking * price).abs() > _ROUNDING * equity, lacking, 0.0)
         may_buy = (~self.is_locked & self.is_trading)[:, None]
-        if self.quotes.is_member is not None:
-            may_buy = may_buy & self.quotes.is_member[self.day]
+        if self.is_member is not None:
+            may_buy = may_buy & self.is_member
         if self.device.type == "cpu" and bool(may_buy.all()):  # a card would wait for its host
             return lacking
         # What reduces a position, long or short, is always allowed.

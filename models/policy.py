@@ -73,6 +73,7 @@ def decide(
     can_trade: Tensor,
     cost: float,
     *,
+    may_buy: Tensor | None = None,
     shrink: Tensor | float = 1.0,
     timing: Tensor | float = 0.0,
 ) -> Decision:
@@ -83,7 +84,7 @@ def decide(
             anything.
         genes: (L, 4 or more) price of risk, largest weight of a stock, price of the risk of cash, and hurdle, see
             `models.target_weights`.
-        weights, held, wanted, can_trade: see `target_weights`.
+        weights, held, wanted, can_trade, may_buy: see `target_weights`.
         cost: of a purchase or a sale, share of its value.
         shrink, timing: (L,) or for all, shares of the differences between scores and of levels that are believed.
     """
@@ -98,7 +99,7 @@ def decide(
     # Differences that are believed in part must still be worth their costs; a hurdle that is higher already is kept.
     hurdle = torch.maximum(shrink.clamp(max=1.0) * genes[:, 3], genes[:, 3].clamp(max=1.0))
     band = Band(genes[:, :1] * risk, genes[:, 1], cost, hurdle)
-    target, price = target_weights(q, weights, held, wanted, can_trade & known, band, cash)
+    target, price = target_weights(q, weights, held, wanted, can_trade & known, band, cash, may_buy)
     return Decision(target, 100 * price + mean)
 
 

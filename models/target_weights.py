@@ -45,6 +45,7 @@ def target_weights(
     can_trade: Tensor,
     band: Band,
     cash: Tensor | float = 0.0,
+    may_buy: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return (L, n) target weights and the (L,) shadow prices at which they fit the budget.
 
@@ -57,9 +58,11 @@ def target_weights(
         held, wanted: (L, n) of the benchmark's own account at today's close, and after its own orders.
         can_trade: (L, n) bool; others keep their weights.
         cash: (L,) share of the equity that is to be held in cash beyond the benchmark's.
+        may_buy: (L, n) bool; of others no weight grows, and what they would take goes elsewhere. Default: all.
     """
     own = torch.where(can_trade, wanted - held, 0.0)
     most = torch.where(can_trade, torch.maximum(band.largest[:, None], 2 * held), torch.inf)
+    most = most if may_buy is None else torch.where(may_buy, most, torch.minimum(most, weights))
     hurdle = torch.as_tensor(band.hurdle, dtype=q.dtype, device=q.device)[..., None]
     centre, half = held + q / band.k, torch.where(can_trade, band.cost * hurdle / band.k, torch.inf)
     budget = (wanted + band.cost * (wanted - held).abs()).sum(1) - cash

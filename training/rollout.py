@@ -116,7 +116,8 @@ def roll_out(
         if noise is not None:
             score.view(agents, windows, -1)[:, windows - len(noise) :] += noise[:, step]
         accounts = account.weights, portfolio.held, portfolio.wanted, account.has_bar
-        decision = decide(score, level, risk, of_lane, *accounts, cost, shrink=shrink, timing=timing)
+        believed: dict[str, Any] = {"shrink": shrink, "timing": timing, "may_buy": account.is_member}
+        decision = decide(score, level, risk, of_lane, *accounts, cost, **believed)
         day.append(account.day.int())
         cash.append((account.cash / account.equity).float())
         price.append(decision.price.float())
@@ -133,7 +134,8 @@ def by_band(forecasts: Forecasts, genes: Tensor, shrink: float, timing: float) -
         account, cost = portfolio.account, portfolio.rules.cost_rate
         accounts = account.weights, portfolio.held, portfolio.wanted, account.has_bar
         known, numbers = forecasts.at(0, account.day), genes.expand(account.lanes, -1)
-        return decide(*known, numbers, *accounts, cost, shrink=shrink, timing=timing).target
+        how: dict[str, Any] = {"shrink": shrink, "timing": timing, "may_buy": account.is_member}
+        return decide(*known, numbers, *accounts, cost, **how).target
 
     return act
 

@@ -25,6 +25,7 @@ from tests.tiny_run import frame
 from training.evaluation.baselines import EQUAL, SURVIVORS, Tuning
 from training.evaluation.permutation_nulls import Active
 from training.evaluation.play import EvaluationSetup, play_held
+from training.policies.accounts import account_of
 from utils.errors import DataError
 
 DAYS = np.arange("2020-01-01", "2020-01-11", dtype="datetime64[D]")
@@ -89,6 +90,23 @@ def test_permuted_weights_are_those_of_other_members(seed: int, at_close: bool, 
         assert (distance.min(axis=1) < 1e-8).all() and len(np.unique(distance.argmin(axis=1))) == len(orders)
     none = Active.of(before, held, open_, np.full_like(close, np.nan), **waits)
     assert not none.selection.any() and not none.permuted(3, torch.Generator()).any()
+
+
+def test_what_others_would_be_held_of_goes_to_members() -> None:
+    """Scores that like two stocks most which are no members: nothing is asked of them, and all is invested."""
+    plain = market_of(trending_panel([0.0] * 10, 200, noise=0.01, seed=3))
+    member = np.ones(plain.close.shape, dtype=bool)
+    member[:, :2] = False
+    market = replace(plain, members=member)
+    portfolio = Portfolio.on(market, TINY_RULES)
+    columns, likes = market.investable_columns.tolist(), [9.0, 8.0, 3.0, 2.0, *[0.0] * 6]
+    setup = EvaluationSetup(market, portfolio, Tuning.of(market, portfolio.under()), 100, 90, columns)
+    days = pd.DatetimeIndex(market.dates.astype("datetime64[s]"))
+    scores = pd.DataFrame(np.tile(likes, (len(days), 1)), days, market.tickers)
+    own = account_of("own", scores[days >= days[100]], setup)
+    assert own.asked is not None and own.curves.exposure[0, 1:].min() > 0.99
+    assert own.held[..., :2].max() == 0 and own.held[..., 2].mean() > 0.12
+    assert "not in the universe on the day" not in [lapse.reason for lapse in own.asked.lapses]
 
 
 def test_survivors_alone_would_add_what_the_others_lost() -> None:

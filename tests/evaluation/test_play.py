@@ -296,3 +296,18 @@ def test_all_reasons_are_named_the_small_ones_last() -> None:
         "cash (1,183 orders, 0.01 a year); with less turnover no bar at the close (3 orders)."
     )
     assert "Why" not in Asked(3.7, 3.7, 0.0, [small]).sentence
+
+
+def test_a_day_without_a_bar_changes_no_simple_rule_of_later_days() -> None:
+    """Sixty days, or a year, after it as before: there was a price, that of the day before."""
+    panel = trending_panel([0.0] * 4, 400, noise=0.02, seed=2)
+    rules = {}
+    for gap in (False, True):
+        bars = panel.copy()
+        bars[300, 1] = np.nan if gap else bars[299, 1]
+        world = world_of(bars)
+        rules[gap] = baselines.simple_rules(world.market, setup_of(world).tuning)
+    for name in (baselines.MOMENTUM, baselines.YEAR_MOMENTUM):
+        whole, holed = (rules[gap][name].scores for gap in (False, True))
+        assert np.isnan(holed[300, 1]) and np.isfinite(holed[301:, 1]).all()
+        np.testing.assert_allclose(np.delete(holed, 300, 0), np.delete(whole, 300, 0), atol=1e-6)

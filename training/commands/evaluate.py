@@ -85,6 +85,8 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> list[E
     if arguments.run is None:
         settings = read_settings(arguments.config) if arguments.config else {}
         listed = {"investable": str(arguments.investable)} if arguments.investable else {}
+        if arguments.benchmark_weights:
+            listed["evaluation.benchmark_weights"] = arguments.benchmark_weights
         given, usual = to_dict(arguments.env), to_dict(EnvironmentConfig())
         rules = {f"env.{name}": value for name, value in given.items() if value != usual[name]}
         market = load_market(arguments.data, {**settings, **listed, **rules}, device)

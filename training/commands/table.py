@@ -126,6 +126,9 @@ class EvaluateArguments(SavedRunArguments):
     """Sessions after which they are refitted to all results known by then; 0 fits them to the training days only."""
     benchmark: kinds.InputFile = None
     """CSV file (`date, close`) of an index that is shown beside the champion."""
+    benchmark_weights: str = ""
+    """What the benchmark of policies of your own holds, as `SPY=1` or `SPY=60,TLT=40`, of any columns; empty: equal
+    weight."""
     json: bool = False
     """Print the contents of results.json, by policy, and nothing else."""
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
@@ -140,6 +143,7 @@ class EvaluateArguments(SavedRunArguments):
         if self.split == "holdout":
             kinds.require_spent(self.spend_look)
         given = {"config": self.config, "investable": self.investable, "env.*": self.env != EnvironmentConfig()}
+        given |= {"benchmark-weights": bool(self.benchmark_weights)}
         for flag, value in given.items():
             if value and (self.run or not self.is_of_policies):
                 raise ConfigError(

@@ -216,11 +216,12 @@ def simple_rules(market: Market, tuning: Tuning) -> dict[str, BandRule]:
     predictable behavior of security returns"; Ang et al. (2006), "The cross-section of volatility and expected
     returns".
     """
-    close = pd.DataFrame(np.log(market.close))
+    bars = pd.DataFrame(np.log(market.close))
+    close, has_bar = bars.ffill(), bars.notna()  # a day without a bar is none without a price
     scores = {
-        MOMENTUM: close.diff(60).to_numpy(),
-        REVERSAL: -close.diff(5).to_numpy(),
-        YEAR_MOMENTUM: close.shift(_MONTH).diff(_YEAR - _MONTH).to_numpy(),
+        MOMENTUM: close.diff(60).where(has_bar).to_numpy(),
+        REVERSAL: -close.diff(5).where(has_bar).to_numpy(),
+        YEAR_MOMENTUM: close.shift(_MONTH).diff(_YEAR - _MONTH).where(has_bar).to_numpy(),
         LOW_VOLATILITY: inverse_volatility(market.close).astype(np.float32),
     }
     return dict(zip(scores, tuning.tuned_together(*([one] for one in scores.values())), strict=True))

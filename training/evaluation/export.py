@@ -78,7 +78,9 @@ def answer(evaluation: Evaluation, lines: Mapping[str, object] | None = None, wi
     }
     for label, text in labelled.items():
         if text:
-            said.append(textwrap.fill(f"  {label:<15}{text}", width, subsequent_indent=" " * 17))
+            said.append(
+                textwrap.fill(f"  {label:<15}{text}", width, subsequent_indent=" " * 17, break_on_hyphens=False)
+            )
     return "\n".join([*said, *(f"  {label:<15}{text}" for label, text in (lines or {}).items())])  # whole, to be copied
 
 

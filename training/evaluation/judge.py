@@ -18,6 +18,7 @@ from training.evaluation.baselines import (
     CASH,
     CHAMPION,
     EQUAL,
+    HOLD,
     IN_FULL,
     LIGHTGBM,
     NEVER_BEST,
@@ -56,8 +57,8 @@ _OF_WEIGHTS = "Weights", "a date before the close at which they were known"
 _OF_ORDERS = "Orders", "the day of a fill as that of its order, where no prices are given"
 BESIDE = (EQUAL, LIGHTGBM)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
-_SHORT = 0.005
-"""Least mean share of the equity that is told to be short."""
+_SHORT, _INVESTED = 0.005, 0.5
+"""Least mean share of the equity that is told to be short, and that is invested without a word."""
 _BAND = (5, 95)
 _POSITION_COLUMNS = (
     *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
@@ -158,6 +159,8 @@ class Evaluation:
         weights = self.played.weights
         long, short = (float(side.clip(0).sum(axis=1).mean()) for side in (weights, -weights))
         sizes = f"It is {long:.0%} of its equity long and {short:.0%} short, in the mean." if short >= _SHORT else ""
+        if short < _SHORT and self.judged != CHAMPION and long < _INVESTED:
+            sizes = f"It is {long:.0%} invested in the mean, and the rest is cash."
         said = sizes, self.never_traded or self.verdict.sentence, self.null.sentence if self.null else ""
         return " ".join(filter(None, said))
 
@@ -170,8 +173,13 @@ class Evaluation:
             return said[0] if said else ""
         shares, plain = self.played.active_share, self.played.benchmark
         # A rule that follows nothing is the benchmark, too, which tells more.
-        name = plain if shares.get(plain, 1.0) < DISGUISE else min(shares, key=shares.__getitem__, default=plain)
-        together = {n: value for n, value in self.played.active_correlation.items() if value >= FOLLOWS}
+        name = min({plain, HOLD} & {*shares}, key=lambda one: (shares[one], one), default=plain)
+        if shares.get(name, 1.0) >= DISGUISE:
+            name = min(shares, key=shares.__getitem__, default=plain)
+        # Of an account in cash everything lacks that others earn.
+        is_invested = float(np.abs(self.played.weights).sum(axis=1).mean()) >= _INVESTED
+        follows = self.played.active_correlation if is_invested else {}
+        together = {n: value for n, value in follows.items() if value >= FOLLOWS}
         if shares.get(name, 1.0) < DISGUISE:
             said.append(f"It is {name} to within {100 * shares[name]:.1f}% of the equity.")
         elif (alike := self.played.correlation.get(plain, 0.0)) >= ALIKE:

@@ -134,7 +134,7 @@ METRICS: dict[str, Metric] = {
     "sharpe": Metric(
         "Sharpe", "a year", 2, "Mean over deviation of daily returns, times the root of 252; no risk-free rate."
     ),
-    "sortino": Metric("Sortino", "a year", 2, "As Sharpe, over the root mean square of the losing days."),
+    "sortino": Metric("Sortino", "a year", 2, "As Sharpe, over the root of the mean square of losses of all days."),
     "calmar": Metric("Calmar", "ratio", 2, "Compound yearly return over the maximum drawdown."),
     "max_drawdown": Metric("Max drawdown", "%", 1, "Deepest fall of equity below its earlier peak."),
     "expected_shortfall": Metric("Expected shortfall", "% a day", 2, "Mean loss of the worst 5% of days."),

@@ -41,9 +41,9 @@ from utils.arrays import BoolArray, Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
 from utils.tables import many
 
-APART, _TIMES = 0.05, 0.05
+APART, _TIMES, _NEAR = 0.05, 0.05, 0.001
 """Share of the equity, or of the turnover, by which another portfolio was held than was asked for; and the
-least turnover, times the equity a year, of which that is said."""
+least turnover, times the equity a year, and the least share of the equity of which that is said."""
 _CASH, _ENDED = "cash, after costs and the night's moves", "sold unasked, as prices or equity had ended"
 """A reason that is asked anew on each day for the same money: the share of the equity tells it."""
 _LEAST, _SHOWN = 1e-7, 0.005
@@ -207,7 +207,7 @@ class Asked:
     def is_apart(self) -> bool:
         """Tell whether another portfolio was held than was asked for."""
         missed = sum(one.turnover for one in self.lapses if one.reason not in (_CASH, _ENDED))
-        return self.gap > APART or missed > max(APART * self.turnover, _TIMES)
+        return self.gap > APART or (self.gap > _NEAR and missed > max(APART * self.turnover, _TIMES))
 
     @property
     def sentence(self) -> str:

@@ -71,7 +71,7 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         if is_weights(policy) and policy.notna().any(axis=1).any():
             of_rows, kept = (float(part.sum(axis=1).max()) for part in (policy, policy.ffill()))
             if kept > (1.0 + APART) * max(1.0, of_rows):
-                notes.append(f"Empty cells keep what is held, so that weights add up to {kept:.2f}; 0 sells.")
+                notes.append(f"Empty cells keep what is held, so that weights add up to {kept:.2f} at most; 0 sells.")
         dates, judged = (int(part.any(axis=1).sum()) for part in (policy.notna(), np.isfinite(table[setup.judged])))
         how += f" Read: {many(dates, 'date')}, {judged:,} of them judged, {many(len(policy.columns), 'ticker')}."
     logger.info("%s", how)

@@ -57,7 +57,7 @@ class Trades:
         table = long_rows(rows, numbers, self.source).reindex(columns=["date", "ticker", "value", "shares", "price"])
         if "price" in numbers:
             table["price"] = table["price"].fillna(0.0)
-        table["has_side"] = True
+        table["has_side"], table["has_ticker"] = True, rows["ticker"].notna().to_numpy()
         titles = [title for title in _SIDE_TITLES if title in rows.columns]
         sides = [(title, rows[title].astype(str).str.strip().str.lower()) for title in titles]
         # Types of orders are no sides.
@@ -160,7 +160,9 @@ class GivenTrades:
     @property
     def how(self) -> str:
         """Say how the rows are played, and which of them lie on other days."""
-        rows, said = many(len(self.rows), "row"), ["Trades, filled again at the prices and costs here."]
+        rows, said = many(len(self.rows), "row"), list[str]()
+        capital = self.setup.portfolio.rules.initial_capital
+        said.append(f"Trades of an account of {capital:,.0f} (--env.initial-capital), filled again by the rules here.")
         if before := int(((self.rows["decided"] < 0) & (self.rows["amount"] != 0)).sum()):
             said.append(
                 f"{before:,} of {rows} lie before the judged days: the account begins with what they leave held, "
@@ -222,6 +224,7 @@ def _reasons(
     amount = table["shares"].fillna(table["value"])
     return {
         "neither a purchase nor a sale": ~table["has_side"],
+        "without a ticker": ~table["has_ticker"],
         "without an amount other than 0": ~np.isfinite(amount) | (amount == 0),
         "with both value and shares": table["value"].notna() & table["shares"].notna(),
         "of an unknown ticker": ~table["ticker"].isin(market.tickers),
