@@ -59,7 +59,7 @@ def test_the_lock_file_pins_every_requirement_within_its_range() -> None:
 
 def test_ci_installs_the_locked_versions() -> None:
     setting = CI.index('export PIP_CONSTRAINT="$PWD/requirements-lock.txt"')
-    assert setting < CI.index("bin/pip install")
+    assert setting < CI.index('eval "$test_command"')
 
 
 def test_hooks_run_what_ci_runs() -> None:
