@@ -219,6 +219,7 @@ def test_a_capped_account_is_replayed_as_it_was() -> None:
     setup = setup_of(random_world(3, days=60, rules=tiny_rules(volume_cap=5.0)))
     played = account_of_agent(setup, eager_agent(setup))
     again = replay(setup.portfolio.under(), setup, played.held)
+    np.testing.assert_allclose(again.traded, played.curves.traded, rtol=1e-6)
     np.testing.assert_allclose(again.equity, played.curves.equity, rtol=1e-9)
 
 

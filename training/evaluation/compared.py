@@ -127,9 +127,12 @@ def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> 
     """Hold the same (D, P, n) weights again in another portfolio's account, as at another cost of a leg."""
     account = portfolio.account
     account.reset(setup.start.repeat(held.shape[1]), steps=setup.steps)
+    traded = torch.zeros_like(account.equity)
     for target in torch.from_numpy(held).to(account.device):
+        shares, share = account.shares, account.last.nan_to_num() / account.equity[:, None]
         account.step(target)
-    return EquityCurves.of(account, held, np.full_like(held, np.nan))  # trades are told of the account itself
+        traded += ((account.shares - shares) * share).abs().sum(1)
+    return EquityCurves.of(account, held, np.asarray(traded.cpu()))
 
 
 def at_costs(setup: EvaluationSetup, played: Mapping[str, Played]) -> dict[float, dict[str, EquityCurves]]:

@@ -55,7 +55,7 @@ class EquityCurves(NamedTuple):
 
     @classmethod
     def of(cls, account: Account, held: Float64Array, traded: Float64Array) -> Self:
-        """Build from accounts at their last close, which held and traded these (D, P, n) weights."""
+        """Build from accounts at their last close, which held these (D, P, n) weights, and `traded` in the sum."""
         summary, is_held = account.summary(), np.abs(held) > _DUST
 
         def plain(values: Tensor) -> Float64Array:
@@ -69,7 +69,7 @@ class EquityCurves(NamedTuple):
             losses=plain(summary.losses),
             sessions=is_held.sum(axis=(0, 2)).astype(np.float64),
             largest=held.max(axis=2).mean(axis=0),
-            traded=np.abs(traded).sum(axis=(0, 2)),
+            traded=traded,
             costs=plain(summary.costs),
         )
 

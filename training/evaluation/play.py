@@ -262,7 +262,7 @@ class Played:
         value = value / account.equity_curve[:-1, :, None]
         parts = shares, shares + trades.filled, trades.filled + trades.closed
         before, held, traded = (np.asarray((part * value).cpu()) for part in parts)
-        curves = EquityCurves.of(account, held, traded)
+        curves = EquityCurves.of(account, held, np.abs(traded).sum(axis=(0, 2)))
         if target is None:
             return cls(curves, before, held, None)
         worth = value[:, 0].cpu().numpy()

@@ -167,7 +167,8 @@ def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.Dat
         dates = stamps.dt.tz_localize(None).to_numpy(dtype="datetime64[D]")
         values = {name: pd.to_numeric(rows[name]).to_numpy(dtype=float) for name in numbers}
     except (AttributeError, ValueError, TypeError) as error:
-        raise DataError(f"expected dates like 2014-11-10 and numbers in {source}, got {first_line(error)}") from None
+        got = first_line(error).partition(". You might")[0]  # advice on pandas
+        raise DataError(f"expected dates like 2014-11-10 and numbers like 0.05 in {source}, got {got}") from None
     if (lacking := np.isnat(dates)).any():
         row = f"row {int(np.argmax(lacking)) + 1}"
         raise DataError(f"expected a date in each row of {source}, got {int(lacking.sum())} without, first {row}")
