@@ -243,7 +243,7 @@ class Account:
             most = self.rules.volume_cap / 100 * self.quotes.volume[self.day]
             order = order.clamp(-most, most)
         whole, some = order, self._ordered(order)
-        order, price, held = (part if some is None else part[:, some] for part in (order, price, self.shares))
+        order, price, held = (part[:, some] for part in (order, price, self.shares))
         price, rate = price.nan_to_num(), self.rules.cost_rate
         if not self.is_signed:
             bought, sold = order.clamp(min=0), torch.maximum(order.clamp(max=0), -held)
@@ -254,24 +254,22 @@ class Account:
             is_dust = (held == 0) & (bought * price < _DUST * self.rules.initial_capital)
             order = torch.where(is_dust, 0.0, bought) + sold
         self._book(order, order * price, some)
-        return order if some is None else whole.index_copy(1, some, order)
+        return _with(whole, some, order)
 
-    def _ordered(self, order: Tensor) -> Tensor | None:
-        """Return the stocks of which any of (L, n) orders are, where those are few of many; None: take all."""
+    def _ordered(self, order: Tensor) -> slice | Tensor:
+        """Return the stocks of which any of (L, n) orders are, where those are few of many, else all."""
         if self.quotes.stocks < _MANY or self.device.type != "cpu":  # a card would wait for its host
-            return None
+            return slice(None)
         some = order.abs().sum(0).nonzero()[:, 0]
-        return some if len(some) < self.quotes.stocks // 2 else None
+        return some if len(some) < self.quotes.stocks // 2 else slice(None)
 
-    def _book(self, order: Tensor, value: Tensor, some: Tensor | None = None) -> None:
+    def _book(self, order: Tensor, value: Tensor, some: slice | Tensor) -> None:
         """Change cash and shares by (L, m) orders of a value; count positions, what was traded and paid.
 
         Args:
-            some: (m,) the stocks that are ordered; default: all.
+            some: (m,) the stocks that are ordered.
         """
-        before, basis, flow, age = (
-            part if some is None else part[:, some] for part in (self.shares, self.basis, self.flow, self.age)
-        )
+        before, basis, flow, age = (part[:, some] for part in (self.shares, self.basis, self.flow, self.age))
         after, paid = before + order, value.abs()
         total = paid.sum(1)
         cost = self.rules.cost_rate * total
@@ -300,7 +298,7 @@ class Account:
             self.opened += turns.sum(1)
             basis, flow = (torch.where(turns, after * price, part) for part in (basis, flow))
         for name, part in {"shares": after, "basis": basis, "flow": flow, "age": age}.items():
-            setattr(self, name, part if some is None else getattr(self, name).index_copy(1, some, part))
+            setattr(self, name, _with(getattr(self, name), some, part))
 
     def _borrow(self) -> None:
         """Pay the fee of a session on what is short and owed at the close."""
@@ -337,10 +335,8 @@ class Account:
             leaves = is_lost | (worth <= 0)[:, None]
         closed = -self.shares * leaves
         some = self._ordered(closed)
-        if some is not None:
+        if self.device.type != "cpu" or bool(leaves.any()):  # a card would wait for its host
             self._book(closed[:, some], (closed * price)[:, some], some)
-        elif self.device.type != "cpu" or bool(leaves.any()):  # a card would wait for its host
-            self._book(closed, closed * price)
         self.mark(self.cash + (self.shares * price).sum(1))
         return closed, price
 
@@ -386,3 +382,8 @@ class Account:
             final_equity=self.equity.clone(),
             profit_percent=100 * (self.equity - self.equity_curve[0]) / self.rules.initial_capital,
         )
+
+
+def _with(whole: Tensor, some: slice | Tensor, part: Tensor) -> Tensor:
+    """Return (L, n) values with those of some stocks replaced."""
+    return part if isinstance(some, slice) else whole.index_copy(1, some, part)

@@ -116,8 +116,8 @@ def roll_out(
         if noise is not None:
             score.view(agents, windows, -1)[:, windows - len(noise) :] += noise[:, step]
         accounts = account.weights, portfolio.held, portfolio.wanted, account.has_bar
-        believed: dict[str, Any] = {"shrink": shrink, "timing": timing, "may_buy": account.is_member}
-        decision = decide(score, level, risk, of_lane, *accounts, cost, **believed)
+        told = score, level, risk, of_lane, *accounts, cost
+        decision = decide(*told, shrink=shrink, timing=timing, may_buy=account.is_member)
         day.append(account.day.int())
         cash.append((account.cash / account.equity).float())
         price.append(decision.price.float())
@@ -134,8 +134,8 @@ def by_band(forecasts: Forecasts, genes: Tensor, shrink: float, timing: float) -
         account, cost = portfolio.account, portfolio.rules.cost_rate
         accounts = account.weights, portfolio.held, portfolio.wanted, account.has_bar
         known, numbers = forecasts.at(0, account.day), genes.expand(account.lanes, -1)
-        how: dict[str, Any] = {"shrink": shrink, "timing": timing, "may_buy": account.is_member}
-        return decide(*known, numbers, *accounts, cost, **how).target
+        told = *known, numbers, *accounts, cost
+        return decide(*told, shrink=shrink, timing=timing, may_buy=account.is_member).target
 
     return act
 
@@ -168,7 +168,6 @@ def require_memory_to_train(
     windows = evaluation.fitness_windows + evaluation.exploration_windows
     together = windows_at_a_time(evolution.population_size, windows, stocks)
     recorded = {"sessions": steps, "bytes": _STEP_BYTES}
-    validation = {"sessions": market.splits.validation.days, "bytes": _STEP_BYTES}
     batch = {"--learning.batch-size": learning.batch_size, "folds": days.folds}
     drawn = {"--learning.gradient-steps": learning.gradient_steps, **batch}
     drawn["--learning.gradient-accumulation"] = learning.gradient_accumulation
@@ -184,7 +183,7 @@ def require_memory_to_train(
             "days x stocks": cells,
             "bytes": 8,
         },
-        "random pickers": {**pickers, **validation},
+        "random pickers": {**pickers, **recorded, "sessions": market.splits.validation.days},
         "updates": {**agents, **batch, "--learning.hidden": learning.hidden, "bytes": 32},
         "batches": {**drawn, "bytes": 48},
     }
@@ -260,9 +259,9 @@ class PopulationRollouts:
             forecasts = self.training_days.forecasts(population.networks.target, agents, asked)
             for some in group.split(size):
                 exploring = some[some >= judged] - judged
-                how: dict[str, Any] = {"noise": noise[exploring] if len(exploring) else None, "timing": timing}
                 played = env.portfolio, forecasts, population.values, windows.starts[some], steps
-                rollouts.append(roll_out(*played, **how, safe_point=self.safe_point))
+                how: dict[str, Any] = {"noise": noise[exploring], "timing": timing, "safe_point": self.safe_point}
+                rollouts.append(roll_out(*played, **how))
                 order.append(some)
         place = torch.cat(order).argsort()
         utility = torch.cat([part.utility().cpu() for part in rollouts], dim=1)[:, place][:, :judged]

@@ -36,7 +36,6 @@ from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.trader import Config
 from utils.memory_profiler import get_profiler
 from utils.runs.find import CONFIG
-from utils.runs.run_lock import wait_for_lost_owner
 from utils.runs.run_log import RunLog
 
 logger = logging.getLogger(__name__)
@@ -122,7 +121,6 @@ def train_of_study(config: Config, explicit: frozenset[str], splits: Splits) -> 
     """Train a run of a study to its last generation, from where it stopped."""
     folder = config.runs_dir / str(config.run)
     store = open_cloud(below=config.runs_dir.name)
-    wait_for_lost_owner(folder)
     if (folder / CONFIG).is_file() or (store is not None and store.list(f"{folder.name}/")):  # it has begun
         config = dataclasses.replace(config, run=None, resume=folder.name)
     train(config, explicit, splits=splits, store=store)

@@ -10,7 +10,6 @@ import os
 import pickle
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
@@ -18,9 +17,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from utils.errors import ConfigError, JobsFailed, StopRequested, as_program_error, first_line
+from utils.errors import JobsFailed, StopRequested, as_program_error, first_line
 from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -94,7 +93,13 @@ def perform_pickled(name: str, pickled: bytes, logs: Path | None) -> bytes:
         logs: folder for what jobs print, one file each; None leaves the output where it goes.
     """
     try:
-        with output_to(logs, name):
+        with contextlib.ExitStack() as stack:
+            if logs is not None:
+                logs.mkdir(parents=True, exist_ok=True)
+                path = logs / f"{name.replace('/', '-')}.log"
+                file = stack.enter_context(path.open("a", buffering=1))
+                stack.enter_context(contextlib.redirect_stdout(file))
+                stack.enter_context(contextlib.redirect_stderr(file))
             return pickle.dumps(perform(Job(name, lambda: pickle.loads(pickled).work())))
     except StopRequested as stop:
         os._exit(stop.exit_code)
@@ -110,19 +115,7 @@ def require_all(finished: Sequence[Finished]) -> None:
         )
 
 
-@contextlib.contextmanager
-def output_to(logs: Path | None, name: str) -> Iterator[None]:
-    """Append everything that this process prints to a job's log file; without a folder nothing changes."""
-    if logs is None:
-        yield
-        return
-    logs.mkdir(parents=True, exist_ok=True)
-    path = logs / f"{name.replace('/', '-')}.log"
-    with path.open("a", buffering=1) as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        yield
-
-
-class Executor(ABC):
+class Executor:
     """Runs jobs, wherever that may be."""
 
     def run(self, jobs: Sequence[Job], prepare_log: Callable[[], object] = lambda: None) -> Iterator[Finished]:
@@ -144,8 +137,8 @@ class Executor(ABC):
                     logger.error("%s: %s (exit code %d)", end.name, end.error, end.exit_code)
                 yield end
 
-    @abstractmethod
-    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[Finished]: ...
+    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+        raise NotImplementedError
 
 
 class InProcess(Executor):
@@ -158,7 +151,7 @@ class InProcess(Executor):
 
 
 class Processes(Executor):
-    """Runs jobs in processes of this machine, one thread each; use it in a `with` block, which ends them.
+    """Runs jobs in processes of this machine, one thread each; `close` ends them.
 
     If a process is gone, its job is resubmitted, at most `MOST_LOSSES` times; other jobs go on.
     """
@@ -172,10 +165,7 @@ class Processes(Executor):
         self._calls: dict[ProcessPoolExecutor, Future[bytes]] = {}
         """The last call of each process, whose executor has no other, because one that is lost breaks its executor."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Ask all jobs to stop at a safe point, and end their processes if they do not in time."""
         if self._running:
             for process in self._processes:
@@ -233,24 +223,19 @@ class Processes(Executor):
 
 
 @contextlib.contextmanager
-def open_executor(jobs: int | None = None, *, logs: Path | None = None) -> Iterator[Executor]:
+def open_executor(jobs: int = 1, *, logs: Path | None = None) -> Iterator[Executor]:
     """Open an executor: several processes, or this one for a single job at once.
 
     Args:
-        jobs: largest number of jobs at once; default: 1.
+        jobs: largest number of jobs at once.
         logs: folder for what jobs in other processes print, one file each; None leaves their output where it goes.
-
-    Raises:
-        ConfigError: the number of jobs is below 1.
     """
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"expected --jobs >= 1, got {jobs}")
-    if jobs in (None, 1):
+    if jobs <= 1:
         yield InProcess()
         return
     # Imported late: workers, which import this module, begin sooner without them.
     from utils.memory_guard import MemoryGuard
     from utils.runs.ending import SafePoint
 
-    with SafePoint(MemoryGuard()) as safe_point, Processes(jobs or 1, logs, safe_point) as processes:
+    with SafePoint(MemoryGuard()) as safe_point, contextlib.closing(Processes(jobs, logs, safe_point)) as processes:
         yield processes

@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scenario-seeds", type=int, default=3, help="sets of fires that a tile is judged by")
-    parser.add_argument("--jobs", type=int, help=JOBS)
+    parser.add_argument("--jobs", type=int, default=1, help=JOBS)
     parser.add_argument("--json", type=Path, help="file of results, a line each seed; what it holds is not done again")
     arguments, words = parser.parse_known_args()
     setup_logging()

@@ -39,7 +39,7 @@ def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int) -> 
     """Add the flags that all studies on markets share; `count` is the flag for the number of seeds."""
     parser.add_argument(count, type=int, default=seeds, dest="seeds", help="each with a market path of its own")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, help=JOBS)
+    parser.add_argument("--jobs", type=int, default=1, help=JOBS)
     parser.add_argument("--json", type=Path, help="file of results, a line each; what it holds is not done again")
 
 
@@ -67,7 +67,7 @@ class Study:
 
 
 @contextlib.contextmanager
-def study_executor(jobs: int | None, results: Path | None) -> Iterator[Executor]:
+def study_executor(jobs: int, results: Path | None) -> Iterator[Executor]:
     """Give the executor of this many jobs at once.
 
     Args:

@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--investable", type=Path, required=True, help="text file, one ticker a line")
     parser.add_argument("--out", type=Path, default=Path("runs/real-prices"), help="folder of the results")
     parser.add_argument("--plan", type=Path, default=PLAN, help="another plan, to try things out on other days")
-    parser.add_argument("--jobs", type=int, help=JOBS)
+    parser.add_argument("--jobs", type=int, default=1, help=JOBS)
     arguments = parser.parse_args(words)
     with ending(parser):
         print(run(arguments))

@@ -84,9 +84,8 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> list[E
     policies, settings = read_policies(arguments), dict[str, Any]()
     if arguments.run is None:
         settings = read_settings(arguments.config) if arguments.config else {}
-        listed = {"investable": str(arguments.investable)} if arguments.investable else {}
-        if arguments.benchmark_weights:
-            listed["evaluation.benchmark_weights"] = arguments.benchmark_weights
+        named = {"investable": arguments.investable, "evaluation.benchmark_weights": arguments.benchmark_weights}
+        listed = {name: str(value) for name, value in named.items() if value}
         given, usual = to_dict(arguments.env), to_dict(EnvironmentConfig())
         rules = {f"env.{name}": value for name, value in given.items() if value != usual[name]}
         market = load_market(arguments.data, {**settings, **listed, **rules}, device)
@@ -157,7 +156,6 @@ def evaluate(run: SavedRun, arguments: EvaluateArguments, known: TrainingDays | 
         config=run.config,
         market=run.market,
         played=played,
-        trials=1,
         command=_command(dataclasses.replace(arguments, run=run.name)),
         champion_generation=run.generation,
         champion_digest=run.champion.digest,

@@ -239,8 +239,7 @@ def chance_of_overfitting(runs: Sequence[ReportedRun]) -> float | None:
     curves = [run.equity[CHAMPION] for run in runs if run.equity is not None]
     if not all(curve.index.equals(curves[0].index) for curve in curves):
         return None
-    growth = np.array([curve.clip(lower=1e-6 * curve.iloc[0]) for curve in curves])
-    return overfitting_probability(np.diff(np.log(growth)))
+    return overfitting_probability(np.diff(np.log(np.array(curves))))
 
 
 def equity_chart(runs: Sequence[ReportedRun]) -> Chart | None:

@@ -142,8 +142,8 @@ class EvaluateArguments(SavedRunArguments):
     def __post_init__(self) -> None:
         if self.split == "holdout":
             kinds.require_spent(self.spend_look)
-        given = {"config": self.config, "investable": self.investable, "env.*": self.env != EnvironmentConfig()}
-        given |= {"benchmark-weights": bool(self.benchmark_weights)}
+        given: dict[str, Any] = {"config": self.config, "benchmark-weights": self.benchmark_weights}
+        given |= {"investable": self.investable, "env.*": self.env != EnvironmentConfig()}
         for flag, value in given.items():
             if value and (self.run or not self.is_of_policies):
                 raise ConfigError(

@@ -130,7 +130,6 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         config=config,
         market=run.market,
         played=PlayedPolicies.joined(results),
-        trials=1,
         command=command_line("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name),
         folds=folds,
         evidence=evidence,

@@ -82,10 +82,10 @@ class Evaluation:
     config: Config
     market: Market
     played: PlayedPolicies
-    trials: int
-    """Champions or policies compared on the judged days; 1 if nothing was chosen on them."""
     command: str
     """Command line that reproduces this evaluation."""
+    trials: int = 1
+    """Champions or policies compared on the judged days; 1 if nothing was chosen on them."""
     champion_generation: int | None = None
     """None where there is a champion for each fold, and for policies of the user."""
     champion_digest: str = ""
@@ -156,13 +156,16 @@ class Evaluation:
     @property
     def finding(self) -> str:
         """Return the verdict in words, what is short before it, or that there is none of a policy that never traded."""
-        weights = self.played.weights
-        long, short = (float(side.clip(0).sum(axis=1).mean()) for side in (weights, -weights))
+        long, short = (float(side.clip(0).sum(axis=1).mean()) for side in (self.played.weights, -self.played.weights))
         sizes = f"It is {long:.0%} of its equity long and {short:.0%} short, in the mean." if short >= _SHORT else ""
-        if short < _SHORT and self.judged != CHAMPION and long < _INVESTED:
-            sizes = f"It is {long:.0%} invested in the mean, and the rest is cash."
+        if self.judged != CHAMPION and self._invested < _INVESTED:
+            sizes = sizes or f"It is {long:.0%} invested in the mean, and the rest is cash."
         said = sizes, self.never_traded or self.verdict.sentence, self.null.sentence if self.null else ""
         return " ".join(filter(None, said))
+
+    @property
+    def _invested(self) -> float:
+        return float(np.abs(self.played.weights).sum(axis=1).mean())
 
     @property
     def apart(self) -> str:
@@ -173,12 +176,11 @@ class Evaluation:
             return said[0] if said else ""
         shares, plain = self.played.active_share, self.played.benchmark
         # A rule that follows nothing is the benchmark, too, which tells more.
-        name = min({plain, HOLD} & {*shares}, key=lambda one: (shares[one], one), default=plain)
+        name = min((plain, HOLD), key=lambda one: shares.get(one, 1.0))
         if shares.get(name, 1.0) >= DISGUISE:
             name = min(shares, key=shares.__getitem__, default=plain)
         # Of an account in cash everything lacks that others earn.
-        is_invested = float(np.abs(self.played.weights).sum(axis=1).mean()) >= _INVESTED
-        follows = self.played.active_correlation if is_invested else {}
+        follows = self.played.active_correlation if self._invested >= _INVESTED else {}
         together = {n: value for n, value in follows.items() if value >= FOLLOWS}
         if shares.get(name, 1.0) < DISGUISE:
             said.append(f"It is {name} to within {100 * shares[name]:.1f}% of the equity.")

@@ -160,9 +160,8 @@ class GivenTrades:
     @property
     def how(self) -> str:
         """Say how the rows are played, and which of them lie on other days."""
-        rows, said = many(len(self.rows), "row"), list[str]()
-        capital = self.setup.portfolio.rules.initial_capital
-        said.append(f"Trades of an account of {capital:,.0f} (--env.initial-capital), filled again by the rules here.")
+        rows, rules = many(len(self.rows), "row"), self.setup.portfolio.rules
+        said = [f"Trades of an account of {rules.initial_capital:,.0f} (--env.initial-capital), filled again here."]
         if before := int(((self.rows["decided"] < 0) & (self.rows["amount"] != 0)).sum()):
             said.append(
                 f"{before:,} of {rows} lie before the judged days: the account begins with what they leave held, "
