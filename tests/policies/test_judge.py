@@ -549,7 +549,7 @@ def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_bef
     found = judge(market, policies, judging=QUICK)
     assert "Its returns have a correlation of 0.99" in found.verdict["daily"]
     assert "Empty cells keep what is held, so that weights add up to 2.50 at most; 0 sells." in found.verdict["sparse"]
-    assert found.verdict["near"].startswith("It is buy and hold to within 0.0% of the equity.")
+    assert found.verdict["near"].startswith("It is equal weight to within 0.0% of the equity.")
     assert "It is" not in found.verdict["ends"]
     assert "It is 3% invested in the mean, and the rest is cash." in found.verdict["little"]
     assert "correlation" not in found.verdict["little"]
