@@ -197,8 +197,8 @@ class Account:
         lacking = (target * equity / price - self.shares).nan_to_num(nan=0.0)
         lacking = torch.where((lacking * price).abs() > _ROUNDING * equity, lacking, 0.0)
         may_buy = (~self.is_locked & self.is_trading)[:, None]
-        if self.is_member is not None:
-            may_buy = may_buy & self.is_member
+        if (member := self.is_member) is not None:
+            may_buy = may_buy & member
         if self.device.type == "cpu" and bool(may_buy.all()):  # a card would wait for its host
             return lacking
         # What reduces a position, long or short, is always allowed.
@@ -243,7 +243,7 @@ class Account:
             most = self.rules.volume_cap / 100 * self.quotes.volume[self.day]
             order = order.clamp(-most, most)
         whole, some = order, self._ordered(order)
-        order, price, held = (part[:, some] for part in (order, price, self.shares))
+        order, price, held = (_of(part, some) for part in (order, price, self.shares))
         price, rate = price.nan_to_num(), self.rules.cost_rate
         if not self.is_signed:
             bought, sold = order.clamp(min=0), torch.maximum(order.clamp(max=0), -held)
@@ -269,7 +269,7 @@ class Account:
         Args:
             some: (m,) the stocks that are ordered.
         """
-        before, basis, flow, age = (part[:, some] for part in (self.shares, self.basis, self.flow, self.age))
+        before, basis, flow, age = (_of(part, some) for part in (self.shares, self.basis, self.flow, self.age))
         after, paid = before + order, value.abs()
         total = paid.sum(1)
         cost = self.rules.cost_rate * total
@@ -336,7 +336,7 @@ class Account:
         closed = -self.shares * leaves
         some = self._ordered(closed)
         if self.device.type != "cpu" or bool(leaves.any()):  # a card would wait for its host
-            self._book(closed[:, some], (closed * price)[:, some], some)
+            self._book(_of(closed, some), _of(closed * price, some), some)
         self.mark(self.cash + (self.shares * price).sum(1))
         return closed, price
 
@@ -382,6 +382,11 @@ class Account:
             final_equity=self.equity.clone(),
             profit_percent=100 * (self.equity - self.equity_curve[0]) / self.rules.initial_capital,
         )
+
+
+def _of(whole: Tensor, some: slice | Tensor) -> Tensor:
+    """Return (L, n) values of some stocks; of all the same tensor, for views cost a card's host time."""
+    return whole if isinstance(some, slice) else whole[:, some]
 
 
 def _with(whole: Tensor, some: slice | Tensor, part: Tensor) -> Tensor:

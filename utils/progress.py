@@ -84,7 +84,7 @@ _under_way: list[Progress] = []
 
 
 def in_parts(items: Collection[Item], parts: int) -> Iterator[Item]:
-    """Yield items, which together are so many parts of the work under way, if that is counted in parts."""
+    """Yield items, and advance the innermost progress bar by `parts` in all if its unit is a part."""
     for done, item in enumerate(items):
         yield item
         if _under_way and _under_way[-1].unit == PART:

@@ -178,13 +178,13 @@ def test_weights_are_held_as_they_are(market: TradedMarket, tmp_path: Path) -> N
     zeros.attrs["returns"], has_some = "weights", zeros.any(axis=1)
     own = {"code": weights, "wide": wide, "rows": rows, "zeros": zeros[has_some], "held": held}
     wide.to_csv(tmp_path / "wide.csv")
-    wide.to_parquet(tmp_path / "wide.parquet")
+    wide.to_parquet(tmp_path / "wide.pq")
     held.to_csv(tmp_path / "held.csv", index=False)
     files = {
-        f"file of {one}": read_table(tmp_path / one, "weights") for one in ("wide.csv", "wide.parquet", "held.csv")
+        f"file of {one}": read_table(tmp_path / one, "weights") for one in ("wide.csv", "wide.pq", "held.csv")
     }
     judgement = judge(market, own | files, judging=QUICK)
-    for same in ("rows", "file of wide.csv", "file of wide.parquet"):
+    for same in ("rows", "file of wide.csv", "file of wide.pq"):
         np.testing.assert_array_equal(judgement.equity["wide"], judgement.equity[same])
     np.testing.assert_array_equal(judgement.equity["held"], judgement.equity["file of held.csv"])
     np.testing.assert_array_equal(judgement.equity["zeros"], judgement.equity["held"])

@@ -17,7 +17,7 @@ from utils.errors import ConfigError, DataError, first_line
 WEIGHTS = "weights"
 """What a function's attribute `returns`, or a frame's `attrs["returns"]`, is where it gives target weights."""
 _ALIASES = {"symbol": "ticker", "quantity": "shares", "qty": "shares"}
-_MODEL = ".zip"
+_MODEL, _TEXT = ".zip", (".csv", ".tsv", ".txt")
 _ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
 """Of Stable-Baselines3, those with actions as these."""
 
@@ -67,7 +67,7 @@ def _read_model(path: Path) -> Any:
 def read_rows(path: Path, wanted: str) -> pd.DataFrame:
     """Return the rows of a CSV or parquet file of what is wanted. Raises DataError for another file."""
     try:
-        if path.suffix == ".parquet":
+        if path.suffix not in _TEXT:
             return pd.read_parquet(path)
         with path.open(encoding="utf-8-sig") as file:
             titles = file.readline()
