@@ -180,9 +180,7 @@ def test_weights_are_held_as_they_are(market: TradedMarket, tmp_path: Path) -> N
     wide.to_csv(tmp_path / "wide.csv")
     wide.to_parquet(tmp_path / "wide.pq")
     held.to_csv(tmp_path / "held.csv", index=False)
-    files = {
-        f"file of {one}": read_table(tmp_path / one, "weights") for one in ("wide.csv", "wide.pq", "held.csv")
-    }
+    files = {f"file of {one}": read_table(tmp_path / one, "weights") for one in ("wide.csv", "wide.pq", "held.csv")}
     judgement = judge(market, own | files, judging=QUICK)
     for same in ("rows", "file of wide.csv", "file of wide.pq"):
         np.testing.assert_array_equal(judgement.equity["wide"], judgement.equity[same])
