@@ -182,7 +182,9 @@ class DDPGAgent:
         days = slice(*days.indices(len(market.dates))[:2])
         rows = self.inputs.rows_of(market, days).to(self.device)
         blocks = [slice(day, day + 1) for day in range(days.start, days.stop)] if by_day else rows.blocks()
-        return self.forecasts_of_rows(rows, torch.from_numpy(relative_risk(market.close)), blocks, is_padded=True)
+        found = self.forecasts_of_rows(rows, torch.from_numpy(relative_risk(market.close)), blocks, is_padded=True)
+        member = None if market.members is None else market.members[:, market.investable_columns]
+        return found if member is None else replace(found, member=torch.from_numpy(member).to(self.device))
 
     def forecasts_of_rows(
         self, rows: InputRows, risk: Tensor, blocks: Sequence[slice], *, is_padded: bool = False
@@ -245,7 +247,9 @@ class DDPGAgent:
         stocks = torch.from_numpy(observation["portfolio"]).double().to(self.device)[None]
         accounts = stocks[..., 0], stocks[..., 1], stocks[..., 2], stocks[..., -1] == 0
         today, cost = forecasts.at(0, torch.tensor([day])), self.rules.cost_rate
-        decision = decide(*today, self.acting_genes, *accounts, cost, shrink=self.shrink, timing=self.timing)
+        may_buy = None if forecasts.member is None else forecasts.member[[day]]
+        believed: dict[str, Any] = {"shrink": self.shrink, "timing": self.timing}
+        decision = decide(*today, self.acting_genes, *accounts, cost, may_buy=may_buy, **believed)
         return decision.target[0].float().cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class Forecasts:
     """(all days, n) float32 variance of each stock apart from the market's, over that of the mean stock."""
     first: int = 0
     """The first of the days."""
+    member: Tensor | None = None
+    """(all days, n) bool, which stocks are in the universe, for who acts on observations, which do not say it."""
 
     @classmethod
     def of(cls, score: Tensor, usual: Tensor, risk: Tensor, first: int = 0) -> Forecasts:

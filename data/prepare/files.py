@@ -204,15 +204,35 @@ def _opened(path: Path) -> IO[bytes]:
     return archive.open(names[0])
 
 
-def _text_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
-    """Read text, packed or not; count lines that are no row."""
+def _encoded(path: Path) -> tuple[str, str]:
+    """Return the encoding of a text, and its first line."""
     with _opened(path) as file:
         start = file.read(_HEAD_BYTES)
+    encoding = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
     try:
-        encoding = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
-        codecs.getincrementaldecoder(encoding)().decode(start)
+        return encoding, codecs.getincrementaldecoder(encoding)().decode(start).partition("\n")[0]
     except UnicodeDecodeError:
-        encoding = "cp1252"
+        return "cp1252", start.decode("cp1252", errors="replace").partition("\n")[0]
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Return the table of a file as it stands: of a text the cells below its first line as texts, NaN where empty.
+
+    Raises `UnusableFileError`, or what readers of damaged files raise.
+    """
+    if read := _FRAMES.get(path.suffix.lower()):
+        return read(path)
+    encoding, titles = _encoded(path)
+    with _opened(path) as file:
+        return pd.read_csv(
+            file, sep=max(",;\t|", key=titles.count), dtype=str, keep_default_na=False, na_values=[""],
+            encoding=encoding, encoding_errors="replace",
+        )  # fmt: skip
+
+
+def _text_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
+    """Read text, packed or not; count lines that are no row."""
+    encoding, _ = _encoded(path)
     with io.TextIOWrapper(_opened(path), encoding, errors="replace") as text:
         before, layout = _find_layout(list(islice(text, _HEAD_LINES)), choices, needed)
     dropped["line before the first bar"] += before

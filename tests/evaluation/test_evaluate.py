@@ -13,6 +13,7 @@ import pytest
 from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run, to_reproduce, unjudged
 from training.evaluation import supervised
+from training.evaluation.baselines import BENCHMARK
 from training.evaluation.holdout import LEDGER
 from training.evaluation.measures import METRICS
 
@@ -153,7 +154,7 @@ def test_a_benchmark_of_the_users_takes_the_place_of_equal_weight(
     assert "the index is left out: expected closes from 2000" in capfd.readouterr().err
     found = results(runs, "validation", "other")
     assert found["policies"].keys().isdisjoint({"ridge", "LightGBM", "index"})
-    assert found["benchmark"] == "benchmark" and {"benchmark", "equal weight"} < set(found["policies"])
-    assert " benchmark (" in found["verdict"]["sentence"] and found["verdict"]["best_rival"]
-    assert found["policies"]["benchmark"]["held"]["value"] == pytest.approx(1, abs=0.05)
-    assert found["policies"]["benchmark"]["beta"]["value"] == pytest.approx(1)
+    assert found["benchmark"] == BENCHMARK and {BENCHMARK, "equal weight"} < set(found["policies"])
+    assert " your benchmark (" in found["verdict"]["sentence"] and found["verdict"]["best_rival"]
+    assert found["policies"][BENCHMARK]["held"]["value"] == pytest.approx(1, abs=0.05)
+    assert found["policies"][BENCHMARK]["beta"]["value"] == pytest.approx(1)

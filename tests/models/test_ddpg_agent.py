@@ -73,6 +73,25 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None
     assert not torch.equal(loaded.critic["flat"], before.critic["flat"])
 
 
+def test_an_agent_that_acts_knows_who_may_be_bought(market: Market) -> None:
+    """Of a stock that is no member nothing is asked, and its part goes to others."""
+    agent, members = tiny_agent(market, seed=5), np.ones((len(market.dates), len(market.tickers)), np.bool_)
+    everybody = replace(market, members=members.copy())
+    best, asked = 3, []
+    members[:, market.investable_columns[best]] = False
+    some = replace(market, members=members)
+    for known in (market, everybody, some):
+        env = environment_of(some)
+        env.reset()
+        observation, *_, info = env.step(np.zeros(4, np.float32))
+        score = torch.full((1, len(market.dates), 4), 0.1)
+        score[..., best] = 5.0
+        forecasts = replace(agent.forecasts(known), score=score)
+        asked.append(agent.act(observation, forecasts, info["day_index"]))
+    assert np.array_equal(asked[0], asked[1])
+    assert asked[0][best] > 0.1 and asked[2][best] == 0 and asked[2].sum() > asked[0].sum() - asked[0][best]
+
+
 def test_a_file_that_is_no_agent_is_refused_in_one_line(market: Market, tmp_path: Path) -> None:
     """None, a folder, other formats, a cut one; good tensors with other metadata, and tensors of another shape."""
     good = tmp_path / "good.safetensors"

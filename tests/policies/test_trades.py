@@ -1,7 +1,9 @@
 """Orders of another backtester against accounts that are known: computed by hand, in plain Python."""
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ from training.api import Trades, load_market
 from training.evaluation.baselines import Tuning
 from training.evaluation.play import EvaluationSetup, Played
 from training.policies.accounts import account_of
+from training.policies.read import read_rows
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 GAPS = {"missing": 0.0, "delist": 0.0, "late_start": 0.0, "halt": 0.0}
@@ -142,6 +145,33 @@ def test_one_account_may_be_written_in_many_ways() -> None:
         rows.assign(side=side, shares=rows["shares"].abs()),
     ):
         np.testing.assert_allclose(one.curves.equity, account_of_rows(written).curves.equity, rtol=1e-6)
+
+
+@given(
+    st.sampled_from(("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y%m%d", "%d-%b-%Y", "%Y-%m-%dT22:00:00-05:00")),
+    st.sampled_from((",.", ";.", ";,", "\t,", "|.")),
+    st.sampled_from(("utf-8", "utf-8-sig", "utf-16")),
+    st.sampled_from(("csv", "txt.gz")),
+    st.booleans(),
+)
+@settings(max_examples=25)
+def test_a_file_in_any_notation_is_the_same_one(form: str, signs: str, encoding: str, kind: str, grouped: bool) -> None:
+    rows = drawn_orders(1).assign(price=lambda rows: 1000.0 + rows["shares"].abs() / 7)
+    separator, decimal = signs
+    group = {".": ",", ",": "."}[decimal] * (grouped and separator != ",")
+    text = rows.assign(
+        date=[f"{day:{form}}" for day in pd.to_datetime(rows["date"])], note=["", "Käse"] * (len(rows) // 2)
+    )
+    for name in ("shares", "price"):
+        written = [f"{value:,.4f}".replace(",", "g").replace(".", decimal).replace("g", group) for value in rows[name]]
+        text[name] = written
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"orders.{kind}"
+        written = text.to_csv(sep=separator, index=False).encode(encoding)
+        path.write_bytes(gzip.compress(written) if kind.endswith("gz") else written)
+        found = Trades(read_rows(path, "trades")).table
+    assert found["date"].tolist() == pd.to_datetime(rows["date"]).tolist()
+    np.testing.assert_allclose(found[["shares", "price"]], rows[["shares", "price"]], atol=1e-4)
 
 
 def test_a_file_of_trades_is_judged(tmp_path: Path, tiny: Path) -> None:

@@ -34,7 +34,7 @@ from utils.tables import many
 logger = logging.getLogger(__name__)
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
 IN_FULL = "agents, in full"
-EQUAL_RISK, BENCHMARK, INDEX = "equal risk", "benchmark", "index"
+EQUAL_RISK, BENCHMARK, INDEX = "equal risk", "your benchmark", "index"
 RULE, ORACLE = "planted rule", "oracle"
 BEST_AGENT = "best agent"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"

@@ -323,7 +323,7 @@ def _facts(evaluation: Evaluation) -> dict[str, Any]:
         "Days": f"{evaluation.dates[0]} to {evaluation.dates[-1]}",
         "Champion": evaluation.champion_generation and f"of generation {evaluation.champion_generation}",
         "Data": "built-in market" if config.data is None else config.data.name,
-        "Benchmark": evaluation.played.benchmark,
+        "Benchmark": ", ".join(filter(None, (evaluation.played.benchmark, config.evaluation.benchmark_weights))),
         "Stocks": f"{len(market.investable_columns):,} of {len(market.tickers):,}",
         "Seed": config.seed,
     }

@@ -173,6 +173,11 @@ def table_of(name: str, policy: Any, market: Market) -> Float64Array:
     """
     if isinstance(policy, pd.DataFrame):
         values = aligned(name, policy, market)
+        if (day := np.isinf(values).any(axis=1)).any():
+            raise DataError(
+                f"expected finite scores or weights of {name!r}, got an infinite one on "
+                f"{market.dates[day][0].astype('datetime64[D]')}; leave empty what is not known"
+            )
     else:
         try:
             audit_features({name: policy}, market, np.random.default_rng(0))

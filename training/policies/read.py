@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from data.features.own import public_names
 from data.market import Market
-from utils.arrays import Float64Array
+from data.prepare.files import read_frame
+from data.prepare.layout import BLANKS
+from data.prepare.text import NO_DAY, OTHER, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
+from utils.arrays import BoolArray, Float64Array
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError, first_line
 
 WEIGHTS = "weights"
 """What a function's attribute `returns`, or a frame's `attrs["returns"]`, is where it gives target weights."""
 _ALIASES = {"symbol": "ticker", "quantity": "shares", "qty": "shares"}
-_MODEL, _TEXT = ".zip", (".csv", ".tsv", ".txt")
+_MODEL = ".zip"
 _ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
 """Of Stable-Baselines3, those with actions as these."""
 
@@ -65,17 +69,9 @@ def _read_model(path: Path) -> Any:
 
 
 def read_rows(path: Path, wanted: str) -> pd.DataFrame:
-    """Return the rows of a CSV or parquet file of what is wanted. Raises DataError for another file."""
+    """Return the rows of a file of what is wanted, of a kind that `prepare` reads. Raises DataError for another."""
     try:
-        if path.suffix not in _TEXT:
-            return pd.read_parquet(path)
-        with path.open(encoding="utf-8-sig") as file:
-            titles = file.readline()
-        return pd.read_csv(path, sep=max(",;\t|", key=titles.count), dtype={"ticker": str}, encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(
-            f"expected a CSV file of {wanted} in UTF-8, got {path} in another encoding; save it anew"
-        ) from None
+        return read_frame(path)
     except Exception as error:
         raise DataError(f"expected a CSV or parquet file of {wanted}, got {path} ({first_line(error)})") from None
 
@@ -148,31 +144,69 @@ def _columns(rows: pd.DataFrame, lacking: str) -> str:
     return ", ".join(names[:12]) + (hint(lacking, names) if lacking else "")
 
 
-def long_rows(rows: pd.DataFrame, numbers: Sequence[str], source: str) -> pd.DataFrame:
-    """Return `date`, `ticker` and some columns of numbers. Raises DataError for rows that do not tell them."""
-    columns = ("date", "ticker", *numbers)
+def long_rows(rows: pd.DataFrame, names: Sequence[str], source: str) -> pd.DataFrame:
+    """Return `date`, `ticker` and some columns of numbers, in whichever notation of bars. Raises DataError for rows
+    that do not tell them."""
+    columns = ("date", "ticker", *names)
     if not len(rows):
         raise DataError(f"expected rows in {source}, got none; write one a day and ticker below the titles")
     if lacking := [name for name in columns if name not in rows.columns]:
         got = _columns(rows, lacking[0])
         raise DataError(f"expected columns {', '.join(columns)} in {source}, got {got}; give a row a day and ticker")
-    if pd.api.types.is_integer_dtype(rows["date"]):  # an empty column is of floats
-        raise DataError(f"expected a date like 2014-11-10 in {source}, got {rows['date'].iloc[0]}; write them so")
-    is_text = pd.api.types.is_string_dtype(rows["date"])
-    try:
-        # Of texts the date alone: offsets change with summer time.
-        texts = rows["date"].astype(str).str[:10] if is_text else rows["date"]
-        stamps = pd.to_datetime(texts, format="ISO8601" if is_text else None)
-        # The day is that of the zone, as in bars.
-        dates = stamps.dt.tz_localize(None).to_numpy(dtype="datetime64[D]")
-        values = {name: pd.to_numeric(rows[name]).to_numpy(dtype=float) for name in numbers}
-    except (AttributeError, ValueError, TypeError) as error:
-        got = first_line(error).partition(". You might")[0]  # advice on pandas
-        raise DataError(f"expected dates like 2014-11-10 and numbers like 0.05 in {source}, got {got}") from None
-    if (lacking := np.isnat(dates)).any():
-        row = f"row {int(np.argmax(lacking)) + 1}"
-        raise DataError(f"expected a date in each row of {source}, got {int(lacking.sum())} without, first {row}")
-    return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), **values})
+    rows = rows.reset_index(drop=True)
+    told = {"date": _days(rows["date"], source), "ticker": rows["ticker"].astype(str).to_numpy()}
+    return _numbers(rows[list(names)], source).assign(**told)
+
+
+def _days(column: "pd.Series[Any]", source: str) -> NDArray[np.datetime64]:
+    """Return the days (rows,) of dates, of a time that of its zone, as of bars. Raises DataError for others."""
+    is_stamp = pd.api.types.is_datetime64_any_dtype(column.dtype)
+    texts = column.dt.strftime("%Y-%m-%d") if is_stamp else column.astype("str").str.strip().str.replace("\n", " ")
+    place, unique = pd.factorize(texts := texts.fillna(""))
+    text = "\n".join(unique)
+    orders = possible_orders(text, is_daily=False) or ["mdy"]
+    if len(orders) > 1:
+        raise DataError(
+            f"expected dates like 2014-11-10 in {source}, got {texts[0]}, whose day and month nothing tells apart"
+        )
+    days = resolve_days(text, orders[0])[place]
+    _require(days != NO_DAY, texts, "a date like 2014-11-10", source)
+    return np.asarray(days, dtype="datetime64[D]")
+
+
+def _numbers(rows: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return columns as numbers, NaN for blanks; texts have one decimal sign. Raises DataError for others."""
+    values, texts = rows.copy(), dict[str, "pd.Series[str]"]()
+    for name, column in rows.items():
+        if pd.api.types.is_numeric_dtype(column.dtype):
+            values[name] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            continue
+        text = column.astype("str").fillna("").str.strip()
+        texts[str(name)] = text[~text.str.lower().isin(BLANKS)]
+        values[name] = np.nan
+    bare = {name: bare_numbers("\n".join(text.to_numpy(object))) for name, text in texts.items() if len(text)}
+    signs = {decimal_sign(text) for text in bare.values()} - {""}
+    sign, *others = signs & OTHER.keys() or signs or {"."}
+    if others or sign not in OTHER:
+        raise DataError(
+            f"expected numbers like 0.05 in {source}, got such as 1.234 or 1,234, which may have decimals or be in "
+            "thousands; write 1234 or 1.2340"
+        )
+    for name, text in bare.items():
+        found = numbers(text, sign)
+        _require(~np.isnan(found), texts[name], f"{name}s as numbers like 0.05", source)
+        values.loc[texts[name].index, name] = found
+    return values
+
+
+def _require(is_known: BoolArray, texts: "pd.Series[str]", wanted: str, source: str) -> None:
+    """Raise DataError where a text, whose index is its row, is not what is wanted."""
+    if not is_known.all():
+        row, got = next(iter(texts[~is_known].items()))
+        raise DataError(
+            f"expected {wanted} in each row of {source}, got {got!r} in row {row + 1}, and "
+            f"{(~is_known).sum() - 1:,} more; write them so"
+        )
 
 
 def aligned(name: str, wide: pd.DataFrame, market: Market, tickers: Sequence[str] | None = None) -> Float64Array:

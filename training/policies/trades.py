@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,12 +45,11 @@ class Trades:
     rows: pd.DataFrame
     source: str = "trades"
     """What messages call them."""
+    table: pd.DataFrame = field(init=False, repr=False, compare=False)
+    """`date`, `ticker`, signed `value` and `shares` (NaN: not given), `price`, `has_side`, `has_ticker`, a row each."""
 
-    def table(self) -> pd.DataFrame:
-        """Return `date`, `ticker`, signed `value` and `shares` (NaN: not given), `price` and `has_side`, a row each.
-
-        Raises DataError where no row tells them.
-        """
+    def __post_init__(self) -> None:
+        """Read the rows. Raises DataError where none tells what is traded."""
         rows = titled(self.rows)
         amounts = [name for name in ("value", "shares") if name in rows.columns] or ["value"]
         numbers = [*amounts, *rows.columns.intersection(["price"])]
@@ -70,7 +69,7 @@ class Trades:
             table["has_side"] = known.to_numpy()
             for name in amounts:
                 table[name] = table[name].abs() * side.map(_SIDES).to_numpy()
-        return table
+        object.__setattr__(self, "table", table)
 
 
 class GivenTrades:
@@ -87,7 +86,7 @@ class GivenTrades:
         Raises DataError: nothing can be held or bought on the judged days.
         """
         self.trades, self.setup = trades, setup
-        table, market = trades.table(), setup.market
+        table, market = trades.table.copy(), setup.market
         table["ticker"] = table["ticker"].map(market.spelled(table["ticker"].unique()))
         self.has_prices = bool(table["price"].notna().any())
         # Sessions from a decision to its fill.
