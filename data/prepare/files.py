@@ -5,6 +5,7 @@ import csv
 import io
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -216,18 +217,26 @@ def _encoded(path: Path) -> tuple[str, str]:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Return the table of a file as it stands: of a text the cells below its first line as texts, NaN where empty.
+    """Return the table of a file as it stands: of a text the cells below its first line as texts, NaN where empty, and
+    in `attrs` what separates them.
 
     Raises `UnusableFileError`, or what readers of damaged files raise.
     """
     if read := _FRAMES.get(path.suffix.lower()):
         return read(path)
     encoding, titles = _encoded(path)
-    with _opened(path) as file:
-        return pd.read_csv(
-            file, sep=max(",;\t|", key=titles.count), dtype=str, keep_default_na=False, na_values=[""],
-            encoding=encoding, encoding_errors="replace",
-        )  # fmt: skip
+    separator = max(",;\t|", key=titles.count)
+    with _opened(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            frame = pd.read_csv(
+                file, sep=separator, dtype=str, keep_default_na=False, na_values=[""], index_col=False,
+                encoding=encoding, encoding_errors="replace",
+            )  # fmt: skip
+        except pd.errors.ParserWarning:
+            raise UnusableFileError(f"{TOO_MANY} in its first row; quote what has a separator in it") from None
+    frame.attrs["separator"] = separator
+    return frame
 
 
 def _text_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:

@@ -63,25 +63,25 @@ def test_rows_that_are_no_position_are_left_out_and_signs_are_read(
 ) -> None:
     (held,) = read_holdings(written(tmp_path, form.format(DATE, f"{PRICE:.2f}")), MARKET, DAY)
     assert (held.ticker, held.shares) == ("T00", 5) and held.entry_price == pytest.approx(PRICE, abs=0.01)
-    assert len(caplog.messages) == told and all("left out: line" in one for one in caplog.messages)
+    assert len(caplog.messages) == told and all("left out: row" in one for one in caplog.messages)
 
 
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (f"T00,5,{DATE},{PRICE:.2f}\nt00,5,{DATE},{PRICE:.2f}", "line 3 of .*T00 a second time"),
-        (f"Total,5,{DATE},{PRICE:.2f}", "line 2 of .*'Total', which the data do not have"),
+        (f"T00,5,{DATE},{PRICE:.2f}\nt00,5,{DATE},{PRICE:.2f}", "row 2 of .*T00 a second time"),
+        (f"Total,5,{DATE},{PRICE:.2f}", "row 1 of .*'Total', which the data do not have"),
         (f"T00,5,,{PRICE:.2f}", "an entry of T00 without its date, which go together"),
         (f"T00,5,{DATE},", "an entry of T00 without its price, which go together"),
         (f"T00,5,{DATE},{2 * PRICE:.4f}", "an entry of T00 at .* whose prices are .* that day; after a split give"),
-        (f"T00,5,{DATE},{int(PRICE)},5", "more fields than titles on line 2; mend it"),
-        (f"T00;1.234;{DATE};1.234", "two ways; write 1234.5"),
-        ("T00;5;02/03/10;1,5", "two ways; write"),
-        ("T99,5,2010-02-01,10", "line 2 of .*'T99'"),
+        (f"T00,5,{DATE},{int(PRICE)},5", "more fields than titles in its first row; quote"),
+        (f"T00;1.234;{DATE};1.234", "which may have decimals or be in thousands"),
+        ("T00;5;02/03/10;1,5", "whose day and month nothing tells apart"),
+        ("T99,5,2010-02-01,10", "row 1 of .*'T99'"),
         ("T00,5,2010-01-31,10", "expected a session from"),
         ("T00,5,2010-02-01,-1", "in place of numbers above 0"),
         ("T00,-5,,", "in place of numbers above 0"),
-        ("T00,,2010-02-01,10", "could not convert"),
+        ("T00,,2010-02-01,10", "nan at 10 in place of numbers above 0"),
         ("T00,5,2010-06-01,10", "an entry after"),
     ],
 )
@@ -93,7 +93,7 @@ def test_positions_that_cannot_be_are_refused(rows: str, words: str, tmp_path: P
 def test_an_empty_file_is_no_account_without_positions(tmp_path: Path) -> None:
     """It may have been cut."""
     (tmp_path / "held.csv").touch()
-    with refused("no ticker in its header"):
+    with refused("expected a CSV or parquet file of positions"):
         read_holdings(tmp_path / "held.csv", MARKET, DAY)
 
 

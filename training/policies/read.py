@@ -1,4 +1,4 @@
-"""Policies from files: a function or class of a Python file, a model of Stable-Baselines3, a table, or rows."""
+"""Policies from files: a function or class of a Python file, a model of Stable-Baselines3, a table; and users' rows."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,7 +14,7 @@ from data.market import Market
 from data.prepare.files import read_frame
 from data.prepare.layout import BLANKS
 from data.prepare.text import NO_DAY, OTHER, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
-from utils.arrays import BoolArray, Float64Array
+from utils.arrays import BoolArray, Float64Array, Int32Array
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError, first_line
 
@@ -154,27 +154,32 @@ def long_rows(rows: pd.DataFrame, names: Sequence[str], source: str) -> pd.DataF
         got = _columns(rows, lacking[0])
         raise DataError(f"expected columns {', '.join(columns)} in {source}, got {got}; give a row a day and ticker")
     rows = rows.reset_index(drop=True)
-    told = {"date": _days(rows["date"], source), "ticker": rows["ticker"].astype(str).to_numpy()}
-    return _numbers(rows[list(names)], source).assign(**told)
+    told = {"date": days_of(rows["date"], source), "ticker": rows["ticker"].astype(str).to_numpy()}
+    return numbers_of(rows[list(names)], source).assign(**told)
 
 
-def _days(column: "pd.Series[Any]", source: str) -> NDArray[np.datetime64]:
-    """Return the days (rows,) of dates, of a time that of its zone, as of bars. Raises DataError for others."""
+def days_of(column: "pd.Series[Any]", source: str, known: Int32Array | None = None) -> NDArray[np.datetime64]:
+    """Return the days (rows,) of dates, of a time that of its zone, as of bars. Raises DataError for others.
+
+    Args:
+        known: sessions since 1970-01-01, one of which each is.
+    """
     is_stamp = pd.api.types.is_datetime64_any_dtype(column.dtype)
     texts = column.dt.strftime("%Y-%m-%d") if is_stamp else column.astype("str").str.strip().str.replace("\n", " ")
     place, unique = pd.factorize(texts := texts.fillna(""))
     text = "\n".join(unique)
-    orders = possible_orders(text, is_daily=False) or ["mdy"]
+    orders = possible_orders(text, known, is_daily=False) or ["mdy"]
     if len(orders) > 1:
         raise DataError(
-            f"expected dates like 2014-11-10 in {source}, got {texts[0]}, whose day and month nothing tells apart"
+            f"expected dates like 2014-11-10 in {source}, got {texts[0]}, whose day and month nothing tells apart; "
+            "write the year first"
         )
     days = resolve_days(text, orders[0])[place]
     _require(days != NO_DAY, texts, "a date like 2014-11-10", source)
     return np.asarray(days, dtype="datetime64[D]")
 
 
-def _numbers(rows: pd.DataFrame, source: str) -> pd.DataFrame:
+def numbers_of(rows: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return columns as numbers, NaN for blanks; texts have one decimal sign. Raises DataError for others."""
     values, texts = rows.copy(), dict[str, "pd.Series[str]"]()
     for name, column in rows.items():
@@ -187,6 +192,7 @@ def _numbers(rows: pd.DataFrame, source: str) -> pd.DataFrame:
     bare = {name: bare_numbers("\n".join(text.to_numpy(object))) for name, text in texts.items() if len(text)}
     signs = {decimal_sign(text) for text in bare.values()} - {""}
     sign, *others = signs & OTHER.keys() or signs or {"."}
+    sign = "." if sign == "?." and rows.attrs.get("separator") == "," else sign
     if others or sign not in OTHER:
         raise DataError(
             f"expected numbers like 0.05 in {source}, got such as 1.234 or 1,234, which may have decimals or be in "
@@ -194,7 +200,7 @@ def _numbers(rows: pd.DataFrame, source: str) -> pd.DataFrame:
         )
     for name, text in bare.items():
         found = numbers(text, sign)
-        _require(~np.isnan(found), texts[name], f"{name}s as numbers like 0.05", source)
+        _require(~np.isnan(found), texts[name], f"numbers like 0.05 under {name!r}", source)
         values.loc[texts[name].index, name] = found
     return values
 

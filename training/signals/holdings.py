@@ -1,27 +1,19 @@
 """Holdings at a close, read from a file: shares as they are then, whatever was split or paid since they were bought."""
 
-import csv
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from data.events import Event, read_events
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
-from data.prepare.text import (
-    NO_DAY,
-    OTHER,
-    bare_numbers,
-    date_of,
-    decimal_sign,
-    lines_of,
-    possible_orders,
-    resolve_days,
-)
+from training.policies.read import days_of, numbers_of, read_rows, titled
 from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +22,6 @@ _NEAR = 1.1
 _SAME = 1e-3
 """Relative difference up to which an entry's price is one of its day, as decimals leave it."""
 COLUMNS = ("ticker", "shares", "entry_date", "entry_price")
-_NEEDED = COLUMNS[:2]
 
 
 @dataclass(frozen=True)
@@ -63,65 +54,45 @@ def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
     """
     where, found, events = str(path), dict[str, Holding](), read_events(market.source)
     try:
-        for line, row in _rows(path, market).items():
-            where = f"line {line} of {path}"
+        for place, row in _rows(path, market).iterrows():
+            where = f"row {place + 1} of {path}"
             holding = _holding(row, market, day, events)
             if holding.ticker in found:
                 raise ValueError(f"{holding.ticker} a second time")
             found[holding.ticker] = holding
-    except (OSError, ValueError, csv.Error) as error:
+    except ValueError as error:
         raise DataError(f"expected positions with {','.join(COLUMNS)} in {where}, got {error}; mend it") from None
     return list(found.values())
 
 
-def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
-    """Return the rows by line, with the market's tickers, ISO dates and decimal points; those of a summary are left out
-    with a word. Raises ValueError where something stays open."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        head = file.readline()
-        file.seek(0)
-        separator = next((one for one in "\t;|" if one in head), ",")
-        reader = csv.DictReader(file, delimiter=separator)
-        if missing := [name for name in _NEEDED if name not in (reader.fieldnames or ())]:
-            raise ValueError(f"no {missing[0]} in its header")
-        read = dict((reader.line_num, row) for row in reader)
-    if cut := [line for line, row in read.items() if None in row]:
-        raise ValueError(f"more fields than titles on line {cut[0]}")
-    rows = {line: {name: (row.get(name) or "").strip() for name in COLUMNS} for line, row in read.items()}
-    spelled = market.spelled({row["ticker"] for row in rows.values()})
-    for line, row in list(rows.items()):
-        row["ticker"] = spelled[row["ticker"]]
-        if not any(row.values()):
-            del rows[line]
-        elif row["ticker"] not in market.tickers and not (row["shares"] and row["ticker"]):
-            logger.warning("no position, and left out: line %d of %s, %r without shares", line, path, row["ticker"])
-            del rows[line]
-    dates, bare = lines_of(row["entry_date"] for row in rows.values()), dict[str, list[str]]()
-    orders = possible_orders(dates, market.dates.astype(np.int32)) if dates.strip() else [""]
-    for name in ("shares", "entry_price"):
-        text = bare_numbers(lines_of(row[name] for row in rows.values()))
-        sign = decimal_sign(text) or "."
-        sign = "." if separator == "," and sign == "?." else sign
-        if sign not in OTHER or len(orders) != 1:
-            raise ValueError("numbers or dates that may be read in two ways; write 1234.5 and 2020-12-31")
-        bare[name] = text.replace(OTHER[sign], "").replace(sign, ".").split("\n")
-    days = resolve_days(dates, orders[0]).tolist() if dates.strip() else [NO_DAY] * len(rows)
-    for place, row in enumerate(rows.values()):
-        row |= {name: texts[place] for name, texts in bare.items()}
-        if row["entry_date"] and days[place] != NO_DAY:
-            row["entry_date"] = str(date_of(days[place]))
-    return rows
+def _rows(path: Path, market: Market) -> pd.DataFrame:
+    """Return the rows, with the market's tickers, days and numbers; those of a summary are left out with a word."""
+    rows = titled(read_rows(path, "positions"))
+    if missing := [name for name in COLUMNS[:2] if name not in rows]:
+        raise ValueError(f"no {missing[0]} in its header")
+    rows = rows.reindex(columns=COLUMNS).dropna(how="all")
+    rows["ticker"] = rows["ticker"].fillna("").str.strip()
+    rows["ticker"] = rows["ticker"].map(market.spelled(rows["ticker"].unique()))
+    is_other = ~rows["ticker"].isin(market.tickers) & (rows["shares"].isna() | (rows["ticker"] == ""))
+    for place, ticker in rows["ticker"][is_other].items():
+        logger.warning("no position, and left out: row %d of %s, %r without shares", place + 1, path, ticker)
+    rows = rows[~is_other]
+    dates = rows["entry_date"].dropna()
+    days = days_of(dates, str(path), market.dates.astype(np.int32)).astype(str)
+    return numbers_of(rows[["shares", "entry_price"]], str(path)).assign(
+        ticker=rows["ticker"], entry_date=pd.Series(days, dates.index, dtype=str).reindex(rows.index, fill_value="")
+    )
 
 
-def _holding(row: Mapping[str, str], market: Market, day: int, events: Sequence[Event]) -> Holding:
+def _holding(row: "pd.Series[Any]", market: Market, day: int, events: Sequence[Event]) -> Holding:
     """Raise ValueError where a row is no holding."""
     ticker, entry_date = row["ticker"], row["entry_date"]
     if ticker not in market.tickers:
         raise ValueError(f"{ticker!r}, which the data do not have")
     column, shares = market.tickers.index(ticker), float(row["shares"])
-    price = float(row["entry_price"]) if row["entry_price"] else None
+    price = None if pd.isna(row["entry_price"]) else float(row["entry_price"])
     if not all(0 < number < np.inf for number in (shares, 1.0 if price is None else price)):
-        raise ValueError(f"{row['shares']}, {row['entry_price']} in place of numbers above 0")
+        raise ValueError(f"{shares:g} at {row['entry_price']:g} in place of numbers above 0")
     if not np.isfinite(market.data_array[: day + 1, column, CLOSE]).any():
         raise ValueError(f"{ticker}, which has no price until {market.dates[day]}")
     if bool(entry_date) != (price is not None):
