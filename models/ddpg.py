@@ -146,7 +146,7 @@ def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
         score: (A, folds, D, S) of the actor, less the price of capital, with gradients.
         value: (A, folds, D, S) that the critic sees in a position, less the price of capital.
     """
-    temperature = (_TEMPERATURE * value.flatten(2).std(-1)).clamp(min=1e-3)[..., None, None]
+    temperature = (_TEMPERATURE * value.flatten(2).std(-1, correction=0)).clamp(min=1e-3)[..., None, None]
     nothing = torch.zeros_like(score[..., :1])
     # Buying: one stock of the day, or nothing.
     log_chance = torch.cat(((score - cost) / temperature, nothing), dim=-1).log_softmax(-1)

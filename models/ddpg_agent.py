@@ -30,7 +30,7 @@ from data.market import Market
 from models import ddpg
 from models.ddpg import LOSSES, Batch, Losses
 from models.evidence import Evidence
-from models.evolution import HORIZON
+from models.evolution import HORIZON, believed_genes
 from models.networks import AdamW, Networks
 from models.policy import Forecasts, decide
 from utils.config.settings import from_dict
@@ -77,6 +77,8 @@ class DDPGAgent:
     """Share of the levels of its scores that is believed; with both 0 it holds the benchmark."""
     usual: float = 0.0
     """Mean of its scores on days that it learned from, percent: their usual level."""
+    own_genes: Tensor | None = None
+    """(E, genes) before evidence pulled them, see `believed`; None: `genes`."""
     noise_scale: float = 0.0
     """Standard deviation of its exploration noise, in deviations of a session's results."""
     losses: dict[str, deque[float]] = field(default_factory=lambda: {name: deque(maxlen=HISTORY) for name in LOSSES})
@@ -133,9 +135,14 @@ class DDPGAgent:
         believed = repr((self.shrink, self.timing, self.usual)).encode()
         return hashlib.sha256(b"".join([*contents, believed])).hexdigest()[:16]
 
+    def believed(self, shrink: float, timing: float) -> DDPGAgent:
+        """Return the agent whose scores, their levels, and genes are believed as far; see `believed_genes`."""
+        own = self.genes if self.own_genes is None else self.own_genes
+        return replace(self, genes=believed_genes(own, shrink, timing), own_genes=own, shrink=shrink, timing=timing)
+
     def shrunk(self, shrink: float) -> DDPGAgent:
-        """Return the agent with a share of the differences between its scores that is believed."""
-        return replace(self, shrink=shrink)
+        """Return the agent of whose differences between scores a share is believed; 1: followed in full."""
+        return self.believed(shrink, self.timing)
 
     @property
     def acting_genes(self) -> Tensor:
@@ -240,6 +247,8 @@ class DDPGAgent:
     ) -> NDArray[np.float32]:
         """Decide on an observation of `TradingEnvironment`: (investable,) target weights.
 
+        Of a benchmark that holds other stocks an observation shows nothing; `ERLTrainer.run_episode` sees all.
+
         Args:
             forecasts: of the environment's market, by `forecasts`, once for all its days.
             day: index of the observed day (`info["day_index"]`).
@@ -260,7 +269,7 @@ class DDPGAgent:
         numbers |= {name: getattr(self, name) for name in _NUMBERS} | {"learning_rate": self.networks.learning_rate}
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in {**fitted, **arrays}.items()},
-            "members": {"genes": self.genes},
+            "members": {"genes": self.genes} | ({} if self.own_genes is None else {"own_genes": self.own_genes}),
             "numbers": {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
             "rules": asdict(self.rules),
             "features": self.inputs.features.state(),
@@ -283,7 +292,7 @@ class DDPGAgent:
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         numbers = {name: float(value) for name, value in state["numbers"].items()}
         believed: dict[str, Any] = {name: numbers.pop(name) for name in _NUMBERS}
-        learning_rate = numbers.pop("learning_rate")
+        learning_rate, members = numbers.pop("learning_rate"), tensors("members")
         evidence = {name.removeprefix("evidence_"): value for name, value in numbers.items()}
         return cls(
             TradeInputs(
@@ -293,9 +302,10 @@ class DDPGAgent:
                 formulas=Formulas.from_state(state["formulas"]),
             ),
             Networks(tensors("networks"), learning_rate),
-            tensors("members")["genes"],
+            members["genes"],
             rules=from_dict(state["rules"], EnvironmentConfig),
             evidence=Evidence(**evidence),
+            own_genes=members.get("own_genes"),
             **believed,
         )
 

@@ -18,7 +18,7 @@ _ROWS_AT_ONCE = 8192
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 _WEIGHT_DECAY = 0.05
 _MAX_NORM = 10.0
-"""Largest norm of the gradient of an agent's networks of all folds; longer ones are scaled to it."""
+"""Largest norm of the gradient of the networks of a fold of an agent; longer ones are scaled to it."""
 
 
 @dataclass(frozen=True)
@@ -127,27 +127,27 @@ class ActorCritic:
 
 @torch.no_grad()
 def soft_update(target: Tensor, online: Tensor, share: Tensor) -> None:
-    """Move targets towards online parameters by an (A,) share: target += share * (online - target)."""
-    target.lerp_(online.detach(), _by_agent(share, target))
+    """Move targets towards online parameters by an (A, folds) share: target += share * (online - target)."""
+    target.lerp_(online.detach(), share[..., None])
 
 
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), by agent.
 
-    Gradient norms are clipped per agent, and an agent whose gradient is not finite skips the step, so that agents are
-    independent of one another. The host never waits for the device.
+    Gradient norms are clipped for each fold of each agent, and one whose gradient is not finite skips the step, so that
+    all are independent of one another. The host never waits for the device.
     """
 
     def __init__(self, parameter: Tensor, moments: tuple[Tensor, Tensor], counts: Tensor, learning_rate: float) -> None:
-        """Take a parameter whose first dimension is the agent.
+        """Take an (A, folds, numbers) parameter.
 
         Args:
             moments: first and second moment of its gradient, which steps change in place.
-            counts: (A, 3) steps taken, steps skipped because the gradient was not finite, and the norm of the last
-                gradient before clipping, which steps change in place, too.
+            counts: (A, folds, 3) steps taken, steps skipped because the gradient was not finite, and the norm of the
+                last gradient before clipping, which steps change in place, too.
         """
         self.parameter, (self.first, self.second) = parameter.requires_grad_(), moments
-        self.steps, self.skipped, self.norm = counts.unbind(1)
+        self.steps, self.skipped, self.norm = counts.unbind(2)
         self.learning_rate = learning_rate
 
     @torch.no_grad()
@@ -155,36 +155,38 @@ class AdamW:
         """Take a step along the accumulated gradient, and zero it."""
         part, gradient = self.parameter, self.parameter.grad
         assert gradient is not None
-        self.norm.copy_(gradient.flatten(1).square().sum(1).sqrt())
+        self.norm.copy_(gradient.square().sum(-1).sqrt())
         is_fine = self.norm.isfinite()
         scale = (_MAX_NORM / self.norm.clamp(min=_MAX_NORM)).where(is_fine, torch.zeros_like(self.norm))
         self.steps += is_fine
         self.skipped += ~is_fine
         rate = self.learning_rate * is_fine
-        shares = [_by_agent((1 - beta) * is_fine, part) for beta in _BETAS]
+        shares = [((1 - beta) * is_fine)[..., None] for beta in _BETAS]
         # Bias correction (Kingma and Ba 2015, "Adam", section 3).
         rise = [1 - beta ** self.steps.clamp(min=1) for beta in _BETAS]
-        gradient.mul_(_by_agent(scale, part)).masked_fill_(_by_agent(~is_fine, part), 0.0)
+        gradient.mul_(scale[..., None]).masked_fill_(~is_fine[..., None], 0.0)
         self.first.lerp_(gradient, shares[0])
         self.second.lerp_(gradient.square_(), shares[1])
-        spread = (self.second / _by_agent(rise[1], part)).sqrt_().add_(_EPSILON)
-        step = _by_agent(rate / rise[0], part) * self.first
-        part.mul_(_by_agent(1 - rate * _WEIGHT_DECAY, part)).addcdiv_(step, spread, value=-1)
+        spread = (self.second / rise[1][..., None]).sqrt_().add_(_EPSILON)
+        step = (rate / rise[0])[..., None] * self.first
+        part.mul_((1 - rate * _WEIGHT_DECAY)[..., None]).addcdiv_(step, spread, value=-1)
         gradient.zero_()
 
     def target_rate(self, tau: float) -> Tensor:
-        """Return the (A,) step of target networks: `tau`, or 1 / steps while that is larger."""
+        """Return the (A, folds) step of target networks: `tau`, or 1 / steps while that is larger."""
         return (1.0 / self.steps.clamp(min=1)).clamp(min=tau)
 
 
-def _by_agent(values: Tensor, part: Tensor) -> Tensor:
-    """Shape (A,) values so that they multiply the (A, ...) part of a network."""
-    return values.view(-1, *[1] * (part.dim() - 1))
+def _of_folds(counts: Tensor, folds: int) -> Tensor:
+    """Return counts of each fold; those of versions to 0.25 are of an agent's folds together."""
+    return counts if counts.dim() == 3 else counts[:, None].repeat(1, folds, 1)
 
 
 _KINDS = ("", "_target", "_first", "_second")
 NOT_LEARNED = ("gains", "scale")
 """Tensors of networks that are given."""
+COUNTS = ("critic_counts", "actor_counts")
+"""Those of steps, see `AdamW`."""
 
 
 class Networks:
@@ -196,6 +198,8 @@ class Networks:
         Raises KeyError where one is missing.
         """
         self.tensors = learned = {name: part.detach() for name, part in tensors.items()}
+        for name in COUNTS:
+            learned[name] = _of_folds(learned[name], self.folds)
         self.learning_rate = learning_rate
         self.gains, self.scale = (learned[name] for name in NOT_LEARNED)
         """See `ActorCritic`."""
@@ -228,7 +232,7 @@ class Networks:
             for owner, part in (("critic", critic.flat), ("actor", actor))
             for kind in _KINDS
         }
-        tensors |= {f"{owner}_counts": torch.zeros(agents, 3) for owner in ("critic", "actor")}
+        tensors |= {name: torch.zeros(agents, folds, 3) for name in COUNTS}
         given = {"gains": gains.clone(), "scale": torch.full((agents,), scale)}
         networks = cls(tensors | given, learning_rate)
         networks.mask()
@@ -251,9 +255,10 @@ class Networks:
     def assign(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over tensors by name; KeyError where one is missing, ValueError where shapes differ."""
         for name, part in self.tensors.items():
-            if part.shape != tensors[name].shape:
-                raise ValueError(f"expected {name} of {tuple(part.shape)}, got {tuple(tensors[name].shape)}")
-            part.copy_(tensors[name])
+            given = _of_folds(tensors[name], self.folds) if name in COUNTS else tensors[name]
+            if part.shape != given.shape:
+                raise ValueError(f"expected {name} of {tuple(part.shape)}, got {tuple(given.shape)}")
+            part.copy_(given)
 
     @torch.no_grad()
     def mask(self) -> None:

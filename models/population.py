@@ -1,5 +1,6 @@
 """A population of DDPG agents: genes and stacked networks, and each agent as a view of its row."""
 
+import copy
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -163,6 +164,11 @@ class Population:
         online, target = self.networks.tensors["actor"], self.networks.tensors["actor_target"]
         mutate_actors(online, target, is_child, self.evolution.mutation_strength, generators["networks"])
         self.networks.mask()
+        for optimizer in self.networks.optimizers.values():
+            optimizer.skipped[is_child.to(self.device)] = 0.0  # a parent's are counted in its own row
+        losses = [copy.deepcopy(self[parent].losses) for parent in parents.tolist()]
+        for row, of_parent in enumerate(losses):
+            self[row].losses = of_parent
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything."""

@@ -35,7 +35,7 @@ from utils.config.trader import EnvironmentConfig, EvaluationConfig, EvolutionCo
 CONTEXT = 8
 FIRST_DAY = CONTEXT
 INVESTABLE = (0, 2, 3, 5)
-GENES = (0.01, 0.6, 0.01, 1.0, 5.0)
+GENES = (0.01, 0.6, 0.01, 1.0, 5.0, 1.0)
 """Price of risk, largest weight, which leaves room beside few stocks, price of the risk of cash, hurdle, horizon."""
 TINY_LEARNING = LearningConfig(
     replay_capacity=500, training_starts=10, gradient_steps=2, gradient_accumulation=2, batch_size=8, hidden=4

@@ -25,7 +25,7 @@ from models import ddpg
 from models.ddpg import LOSSES
 from models.ddpg_agent import HISTORY, DDPGAgent
 from models.evidence import Evidence
-from models.evolution import believed_genes, next_generation
+from models.evolution import next_generation
 from models.policy import Forecasts
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
@@ -199,8 +199,7 @@ class ERLTrainer:
         }
         shrink, timing = believed[self.evaluation.evidence]
         evidence = replace(evidence, shrink=shrink, timing=timing)
-        own, usual = believed_genes(champion.genes, shrink, timing), self._usual(champion)
-        return replace(champion, genes=own, evidence=evidence, shrink=shrink, timing=timing, usual=usual)
+        return replace(champion, evidence=evidence, usual=self._usual(champion)).believed(shrink, timing)
 
     def _usual(self, agent: DDPGAgent) -> float:
         """Return the usual level of an agent's scores."""
@@ -230,14 +229,8 @@ class ERLTrainer:
     def fittest_agent(self) -> DDPGAgent:
         """A clone of the fittest agent of the last evaluation, with the champion's evidence and shrink."""
         agent, champion, usual = self.population.fittest_agent, self.champion, self._usual_of_fittest
-        return replace(
-            agent,
-            genes=believed_genes(agent.genes, champion.shrink, champion.timing),
-            evidence=champion.evidence,
-            shrink=champion.shrink,
-            timing=champion.timing,
-            usual=self._usual(agent) if usual is None else usual,
-        )
+        usual = self._usual(agent) if usual is None else usual
+        return replace(agent, evidence=champion.evidence, usual=usual).believed(champion.shrink, champion.timing)
 
     @torch.no_grad()
     def run_episode(
@@ -246,7 +239,8 @@ class ERLTrainer:
         """Play an agent, as deployed, on one window or on many of equal length as lanes; the last days are settlement.
 
         Args:
-            training: it explores, and its transitions enter the replay buffer; ValueError for other than training days.
+            training: it explores, its forecasts followed in full, and its transitions enter the replay buffer;
+                ValueError for other than training days.
 
         Returns:
             The profit over the benchmark, percent of the initial capital, and the summary of the episode.
@@ -259,7 +253,8 @@ class ERLTrainer:
             days = f"{train.first} to {train.last}, got {played.start} to {played.stop}"
             raise ValueError(f"expected training days {days}; choose others, or training=False")
         noise = None
-        if training:
+        if training:  # the prices of capital are replayed beside values that nothing shrinks
+            agent = agent.shrunk(1.0)
             drawn = torch.randn(len(starts), steps, len(env.tickers), generator=self.generators["noise"])
             noise = self.learning.exploration_noise * float(agent.networks.scale[0]) * drawn
         rollout = roll_out(
@@ -298,13 +293,14 @@ class ERLTrainer:
         starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
         champion, days = self.champion, slice(int(starts.min()), int(starts.max()) + rules.episode_steps)
+        in_full = champion.shrunk(1.0)
         played = roll_out(
             self.val_env.portfolio,
             self._forecasts(champion, days),
-            champion.acting_genes.repeat(2, 1),
+            torch.cat((champion.acting_genes, in_full.acting_genes)),
             starts,
             rules.episode_steps,
-            shrink=torch.tensor([champion.shrink, 1.0], dtype=torch.float64),
+            shrink=torch.tensor([champion.shrink, in_full.shrink], dtype=torch.float64),
             timing=champion.timing,
             label="Validating agent",
         )

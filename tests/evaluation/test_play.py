@@ -64,7 +64,7 @@ def setup_of(world: World, first: int = FIRST_DAY, steps: int = STEPS, weights: 
 
 def eager_agent(setup: EvaluationSetup, shrink: float = 1.0, seed: int = 0) -> DDPGAgent:
     """An agent whose weights differ from day to day."""
-    agent = tiny_agent(setup.market, rules=setup.portfolio.rules, seed=seed, genes=(0.005, 0.5, 5.0, 1.0))
+    agent = tiny_agent(setup.market, rules=setup.portfolio.rules, seed=seed, genes=(0.005, 0.5, 5.0, 1.0, 5.0, 1.0))
     return agent.shrunk(shrink)
 
 

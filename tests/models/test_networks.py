@@ -81,7 +81,7 @@ def optimised(start: Tensor, gradients: Sequence[Tensor]) -> tuple[AdamW, Tensor
     """A parameter after steps by these gradients."""
     parameter = start.clone()
     first, second = torch.zeros_like(start), torch.zeros_like(start)
-    optimizer = AdamW(parameter, (first, second), torch.zeros(len(start), 3), 0.02)
+    optimizer = AdamW(parameter, (first, second), torch.zeros(*start.shape[:2], 3), 0.02)
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
@@ -91,7 +91,7 @@ def optimised(start: Tensor, gradients: Sequence[Tensor]) -> tuple[AdamW, Tensor
 @given(seeds, st.integers(1, 8), st.floats(-3, 0.3))
 @settings(max_examples=25)
 def test_a_step_is_that_of_adamw_of_torch(seed: int, steps: int, size: float) -> None:
-    """The norm of a gradient is below the bound: sizes up to 2 of 16 numbers, drawn anew for each step."""
+    """The norm of a gradient is below the bound: sizes up to 2 of 8 numbers, drawn anew for each step."""
     start, *drawn = torch.randn(1 + steps, 1, 2, 8, generator=seeded(seed))
     gradients = [10**size * gradient.clamp(-4, 4) for gradient in drawn]
     gradients = [gradient for gradient in gradients if float(gradient.square().sum()) < 99]
@@ -102,27 +102,52 @@ def test_a_step_is_that_of_adamw_of_torch(seed: int, steps: int, size: float) ->
         expected.grad = gradient.clone()
         reference.step()
     torch.testing.assert_close(found.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
-    assert optimizer.steps.tolist() == [len(gradients)] and optimizer.skipped.tolist() == [0]
+    assert optimizer.steps.tolist() == [[len(gradients)] * 2] and not optimizer.skipped.any()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_an_agent_without_a_finite_gradient_is_left_as_it_is(bad: float) -> None:
+def test_networks_without_a_finite_gradient_are_left_as_they_are(bad: float) -> None:
+    """Those of one fold of an agent; its others step on."""
     start, *gradients = torch.randn(5, 3, 2, 8, generator=seeded(2))
     broken = [step.clone() for step in gradients]
-    broken[1][1, 1, 0], broken[2][1] = bad, bad
+    broken[1][1, 1, 0], broken[2][1, 1] = bad, bad
     optimizer, found = optimised(start, broken)
     _, others = optimised(start, gradients)
     _, spared = optimised(start, [gradients[0], gradients[3]])
-    assert torch.equal(found[1], spared[1]) and torch.equal(found[[0, 2]], others[[0, 2]])
-    assert optimizer.steps.tolist() == [4, 2, 4] and optimizer.skipped.tolist() == [0, 2, 0]
+    assert torch.equal(found[1, 1], spared[1, 1]) and torch.equal(found[[0, 2]], others[[0, 2]])
+    assert torch.equal(found[1, 0], others[1, 0])
+    assert optimizer.steps.tolist() == [[4, 4], [4, 2], [4, 4]]
+    assert optimizer.skipped.tolist() == [[0, 0], [0, 2], [0, 0]]
     assert found.grad is not None and not bool(found.grad.any())
+
+
+def test_a_fold_learns_nothing_from_another_one() -> None:
+    """Rewards of the second fold that are a hundred times as large, beyond any bound of a gradient, or are none."""
+    for times in (100.0, torch.nan):
+        networks, others = random_networks(), random_networks()
+        batch = batch_of()
+        wild = replace(batch, reward=torch.cat((batch.reward[:1], times * batch.reward[1:])))
+        for one, learned in ((networks, batch), (others, wild)):
+            for _ in range(3):
+                ddpg.update(one, GAMMA, learned, 2, cost=COST, tau=0.5)
+        for name in ("critic", "actor", "critic_target", "actor_target"):
+            torch.testing.assert_close(others.tensors[name][:, 0], networks.tensors[name][:, 0], rtol=0, atol=0)
+            assert not torch.equal(others.tensors[name][:, 1], networks.tensors[name][:, 1])
+
+
+def test_counts_of_earlier_versions_are_those_of_every_fold() -> None:
+    networks, old = random_networks(), torch.tensor([[7.0, 1.0, 0.5]]).repeat(AGENTS, 1)
+    tensors = networks.tensors | {"critic_counts": old, "actor_counts": old}
+    networks.assign(tensors)
+    for read in (networks, Networks(tensors)):
+        assert read.optimizers["actor"].steps.tolist() == [[7.0] * FOLDS] * AGENTS
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=30), st.floats(0.01, 1.0))
 def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(trail: list[float], tau: float) -> None:
     """Until 1 / tau steps are taken, a target is the mean of the networks after each of them."""
-    optimizer, _ = optimised(torch.zeros(1, 1), [])
-    mean = torch.zeros(1)
+    optimizer, _ = optimised(torch.zeros(1, 1, 1), [])
+    mean = torch.zeros(1, 1)
     for value in trail:
         optimizer.steps += 1
         mean = torch.lerp(mean, torch.tensor(value), optimizer.target_rate(tau))
@@ -154,7 +179,7 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
             ((outputs - 1.0).square().mean() + scores.square().mean()).backward()
             for owner in ("critic", "actor"):
                 alone.optimizers[owner].step()
-                soft_update(alone.tensors[f"{owner}_target"], alone.tensors[owner], torch.full((1,), 0.3))
+                soft_update(alone.tensors[f"{owner}_target"], alone.tensors[owner], torch.full((1, FOLDS), 0.3))
     weights, sees = networks.online.critic.matrices[0].detach(), networks.gains[..., None] != 0
     assert not bool((weights * ~sees).any()) and bool((weights * sees).any())
 

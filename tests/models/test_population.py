@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.trainers import generations
 from data.features.inputs import TradeInputs
 from models import evolution
-from models.ddpg_agent import HISTORY, LOSSES
+from models.ddpg_agent import HISTORY, LOSSES, DDPGAgent
 from models.evolution import BOUNDS, EXPOSURE, GENES, HIGH, HORIZON, HURDLE, LOW, RISK, believed_genes
 from models.population import ORIGINS, Population
 from tests.small_market import TINY_RULES, small_market
@@ -125,7 +125,7 @@ def test_childrens_actors_mutate_in_proportion() -> None:
     scale = strength * float(before["actor"][0].square().mean().sqrt())
     assert abs(float(steps[0].std()) / scale - 1) < 0.25
     assert all(torch.equal(part[0], before[name][0]) for name, part in after.items())
-    assert torch.equal(after["critic_counts"][1:], before["critic_counts"][:1].expand(size - 1, -1))
+    assert torch.equal(after["critic_counts"][1:], before["critic_counts"][:1].expand(size - 1, -1, -1))
 
 
 def test_an_evaluation_chooses_elites() -> None:
@@ -145,7 +145,6 @@ def test_an_evaluation_chooses_elites() -> None:
 
 def test_losses_are_floats_of_the_last_thousand_updates() -> None:
     trainer = tiny_trainer()
-    trainer.population[0].losses["critic"].extend([0.5] * 2000)
     list(generations(trainer, 2))
     for agent in (trainer.population[row] for row in range(1, len(trainer.population))):
         assert agent.actor_loss_history == list(agent.losses["actor"])
@@ -155,7 +154,37 @@ def test_losses_are_floats_of_the_last_thousand_updates() -> None:
             assert all(type(loss) is float and math.isfinite(loss) for loss in losses)
         assert all(type(value) is float and math.isfinite(value) for value in agent.get_stats().values())
     full = trainer.population[0].losses["critic"]
+    full.extend([0.5] * 2000)
+    trainer.train_population()
     assert len(full) == HISTORY == 1000 and full[0] == 0.5 != full[-1]
+
+
+def test_a_child_has_its_parents_past_and_counts_nothing_twice() -> None:
+    """Of rows 0 to 3 the first has children in 2 and 3, and has skipped five steps."""
+    population = population_of(4)
+    kept = population[3]
+    for row in range(4):
+        population[row].losses["critic"].extend([float(row)] * 3)
+    for optimizer in population.networks.optimizers.values():
+        optimizer.skipped[0] = 5.0
+    population.inherit(population.genes + 0.1, torch.tensor([0, 1, 0, 0]), generators(3))
+    assert [population[row].losses["critic"][-1] for row in range(4)] == [0.0, 1.0, 0.0, 0.0]
+    population[2].losses["critic"].append(9.0)
+    assert population[0].losses["critic"][-1] == population[3].losses["critic"][-1] == 0.0
+    for optimizer in population.networks.optimizers.values():
+        assert optimizer.skipped.sum(1).tolist() == [5.0 * FOLDS, 0.0, 0.0, 0.0]
+    assert torch.equal(kept.genes, population.values[[3]])
+
+
+def test_an_agent_followed_in_full_has_its_own_genes() -> None:
+    """Whatever it was believed before; a file keeps them."""
+    agent = population_of(4).committee([1, 2])
+    doubted = agent.believed(0.3, 0.2)
+    assert torch.equal(doubted.genes, believed_genes(agent.genes, 0.3, 0.2))
+    again = DDPGAgent.from_state(doubted.state_dict())
+    for one in (doubted, again, doubted.shrunk(0.0)):
+        assert torch.equal(one.believed(1.0, 1.0).genes, agent.believed(1.0, 1.0).genes)
+        torch.testing.assert_close(one.shrunk(1.0).genes[:, RISK], agent.genes[:, RISK])
 
 
 seeds = st.integers(0, 2**32)

@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
 Used = TypeVar("Used")
-SCHEMA, READABLE = 24, (22, 23, 24)
+SCHEMA, READABLE = 25, (22, 23, 24, 25)
 """Version of the content of a state, and those that are read: formulas of 22 have no slopes of each stock, and those of
-23 none of a season."""
+23 none of a season; up to 24 steps are counted by agent, not by fold."""
 READ_BY = {15: "0.12.0", 16: "0.13.0", 17: "0.14.0", 18: "0.15.0", 19: "0.16.0", 20: "0.17.0", 21: "0.19.0"}
 """The last versions that read earlier ones."""
 MANIFEST = "manifest.json"
