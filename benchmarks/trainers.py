@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from data.market import Market
-from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.population import Population
@@ -18,12 +17,13 @@ from training.erl_trainer import ERLTrainer, random_streams
 from training.forecasts.training_days import TrainingDays
 from training.generation_log import GenerationLog
 from training.rollout import require_memory_to_train
+from training.run.market import benchmark_of
 from utils.config.trader import Config, EvaluationConfig, EvolutionConfig, LearningConfig
 
 
 def build_trainer(config: Config, market: Market, device: torch.device) -> ERLTrainer:
     """Build the trainer that the settings describe."""
-    benchmark = Benchmark.of(market, config.evaluation.benchmark_weights, config.seed)
+    benchmark = benchmark_of(market, config)
     env = TradingEnvironment.on(market, config.env, portfolio=Portfolio.on(market, config.env, device, benchmark))
     settings = config.learning, config.evolution, config.evaluation
     return trainer_on(market, env, *settings, seed=config.seed, log=GenerationLog(config.generations, device))

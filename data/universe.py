@@ -75,7 +75,7 @@ def _spells(lines: Sequence[str], source: str) -> pd.DataFrame:
     return rows
 
 
-def read_benchmark(path: Path, dates: DateArray) -> Float64Array:
+def read_index(path: Path, dates: DateArray) -> Float64Array:
     """Return the last close on or before each of the (days,) dates; NaN outside the file's dates and in its gaps.
 
     Raises `DataError` as `read_closes`.

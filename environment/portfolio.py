@@ -99,6 +99,13 @@ class Portfolio:
         """(L, n) weights of the benchmark after its own orders of today."""
         return self._of_lanes(self._benchmark_wants())
 
+    @property
+    def at_close(self) -> dict[str, Any]:
+        """What is decided by at today's close, (L, n) each, under the names of `models.policy.decide`."""
+        own = self.account
+        known = {"weights": own.weights, "can_trade": own.has_bar, "may_buy": own.is_member}
+        return {**known, "held": self.held, "wanted": self.wanted}
+
     def _benchmark_wants(self) -> Tensor:
         if self._of_benchmark is None:
             self._of_benchmark = benchmark_weights(self.benchmark, self.parts, self.rebalanced)
@@ -129,8 +136,8 @@ Policy = Callable[[Portfolio], Tensor]
 """Returns (L, n) target weights at today's close, or those of the first stocks; NaN keeps."""
 
 
-def play(portfolio: Portfolio, policy: Policy, starts: Tensor, *, steps: int, keeps_trades: bool = False) -> None:
-    """Play a policy from its starts to the end of the windows."""
-    portfolio.begin(starts, steps=steps, keeps_trades=keeps_trades)
+def play(portfolio: Portfolio, policy: Policy, starts: Tensor, *, steps: int) -> None:
+    """Play a policy from its starts to the end of the windows; what is traded is kept."""
+    portfolio.begin(starts, steps=steps, keeps_trades=True)
     while not portfolio.account.is_done:
         portfolio.trade(policy(portfolio))

@@ -176,7 +176,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     @cached_property
     def _features(self) -> NDArray[np.float32]:
         """The observed features of all days, computed once something is observed."""
-        nine = observed_features(self._data_array, self._stats, self._input_clip)[..., :NUM_FEATURES]
+        nine = observed_features(self._data_array, self._stats, self._input_clip)
         if not self._further:
             return nine
         close = self._data_array[..., CLOSE]

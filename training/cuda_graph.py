@@ -2,18 +2,15 @@
 
 import logging
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-Inputs = TypeVar("Inputs", bound=tuple[Tensor, ...])
-"""A named tuple of tensors."""
 
-
-class CudaGraph(Generic[Inputs]):
+class CudaGraph:
     """Work that is repeated with other inputs of the same shapes.
 
     The first run is eager, the second is captured; from then on each is one launch, with the same bits. The graph holds
@@ -25,14 +22,15 @@ class CudaGraph(Generic[Inputs]):
         """Start with nothing captured; `name` is plural, for the log."""
         self.name, self.is_eager = name, not torch.backends.cuda.is_built()
         self._key: tuple[object, list[torch.Size]] | None = None
-        self._captured: tuple[Inputs, Tensor, Callable[[], None], Callable[[Inputs], Tensor]] | None = None
+        self._captured: tuple[Any, Tensor, Callable[[], None], Callable[[Any], Tensor]] | None = None
         """Inputs, outputs, launch, and the work, which holds the other tensors that the graph reads."""
 
-    def run(self, work: Callable[[Inputs], Tensor], inputs: Inputs, place: object) -> Tensor:
+    def run(self, work: Callable[[Any], Tensor], inputs: Any, place: object) -> Tensor:
         """Run work and return its outputs; the next launch overwrites them.
 
         Args:
             work: what else it reads and writes must stay where it is in memory.
+            inputs: a named tuple of tensors.
             place: the same object as at the last run where the work reads and writes the same memory.
         """
         device = inputs[0].device

@@ -93,7 +93,7 @@ class ERLTrainer:
         self.normalization_stats, splits = market.stats, market.splits
         self.train_start_idx, self.train_end_idx = splits.train.first, splits.train.last
         self.val_start_idx = splits.validation.first
-        self.graph = CudaGraph[UpdateInputs]("updates")
+        self.graph = CudaGraph("updates")
         self.played: PopulationResults
         """Results of the last evaluation."""
         self.measures, self.validation = dict[str, float](), dict[str, float]()

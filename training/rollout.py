@@ -107,6 +107,7 @@ def roll_out(
     shares = (torch.as_tensor(share, dtype=torch.float64, device=account.device) for share in (shrink, timing))
     shrink, timing = (share.expand(agents)[agent] for share in shares)
     portfolio.begin(starts, steps=steps, copies=agents, **how)
+    assert row is not None or len(forecasts.score) in (1, agents)
     row = agent % len(forecasts.score) if row is None else row[agent]
     noise = None if noise is None else noise.to(account.device)
     day, cash, price = list[Tensor](), list[Tensor](), list[Tensor]()
@@ -115,9 +116,8 @@ def roll_out(
         score, level, risk = forecasts.at(row, account.day)
         if noise is not None:
             score.view(agents, windows, -1)[:, windows - len(noise) :] += noise[:, step]
-        accounts = account.weights, portfolio.held, portfolio.wanted, account.has_bar
-        told = score, level, risk, of_lane, *accounts, cost
-        decision = decide(*told, shrink=shrink, timing=timing, may_buy=account.is_member)
+        known = portfolio.at_close
+        decision = decide(score, level, risk, of_lane, cost=cost, **known, shrink=shrink, timing=timing)
         day.append(account.day.int())
         cash.append((account.cash / account.equity).float())
         price.append(decision.price.float())
@@ -131,11 +131,10 @@ def by_band(forecasts: Forecasts, genes: Tensor, shrink: float, timing: float) -
     """Return the policy that follows forecasts of the days that are played, by (1, genes), see `decide`."""
 
     def act(portfolio: Portfolio) -> Tensor:
-        account, cost = portfolio.account, portfolio.rules.cost_rate
-        accounts = account.weights, portfolio.held, portfolio.wanted, account.has_bar
-        known, numbers = forecasts.at(0, account.day), genes.expand(account.lanes, -1)
-        told = *known, numbers, *accounts, cost
-        return decide(*told, shrink=shrink, timing=timing, may_buy=account.is_member).target
+        score, level, risk = forecasts.at(0, portfolio.account.day)
+        numbers, cost = genes.expand(len(score), -1), portfolio.rules.cost_rate
+        known = portfolio.at_close
+        return decide(score, level, risk, numbers, cost=cost, **known, shrink=shrink, timing=timing).target
 
     return act
 

@@ -8,7 +8,6 @@ import logging
 
 from data.loader import StockDataLoader
 from data.splits import Splits
-from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.population import Population
@@ -19,7 +18,7 @@ from training.forecasts.training_days import TrainingDays
 from training.generation_log import GenerationLog
 from training.rollout import require_memory_to_train
 from training.run.extension import extended_settings, note_parent, restore_or_inherit, run_to_extend
-from training.run.market import data_loader, market_of_run
+from training.run.market import benchmark_of, data_loader, market_of_run
 from training.run.results import (
     FILES,
     RESULTS,
@@ -74,7 +73,7 @@ def train(
         logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})
 
         logger.info("Initializing persistent evaluation environment...")
-        benchmark = Benchmark.of(market, config.evaluation.benchmark_weights, config.seed)
+        benchmark = benchmark_of(market, config)
         portfolio = Portfolio.on(market, config.env, device, benchmark)
         eval_env = TradingEnvironment.on(market, config.env, portfolio=portfolio)
         logger.info("Initializing persistent validation environment...")

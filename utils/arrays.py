@@ -23,12 +23,6 @@ _MOST = 4
 """Threads: each holds the temporary arrays of a part."""
 
 
-def in_threads(work: Callable[[Item], object], items: Iterable[Item]) -> None:
-    """Do work that leaves its results elsewhere, such as in the columns of an array."""
-    for _ in in_order(work, items):
-        pass
-
-
 def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """Yield what `work` makes of the items, in their order; some are worked on at the same time.
 

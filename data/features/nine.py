@@ -12,9 +12,6 @@ from utils.arrays import Float32Array, Float64Array
 FEATURES = ("open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "percent_to_ma20")
 OPEN, CLOSE, HIGH, LOW, RSI, MACD, MACD_SIGNAL, TRIX, PERCENT_TO_MA20 = range(9)
 NUM_FEATURES = len(FEATURES)
-MASK = NUM_FEATURES
-"""Channel of the validity mask in the observed features."""
-
 PRICES = (OPEN, CLOSE, HIGH, LOW)
 
 # In the statistics, and only there, an input counts at most this much: one misplaced decimal point would otherwise set
@@ -98,16 +95,10 @@ def normalization_stats(data_array: Float32Array, last_day: int) -> Normalizatio
 
 
 def observed_features(data_array: Float32Array, stats: NormalizationStats, clip: float) -> Float32Array:
-    """Return the observed features: (days, columns, 10) float32, standardised and clipped to +-`clip`.
-
-    A missing value is 0, the mean. Channel 9 is the validity mask: 1.0 where the stock traded that day, else 0.0.
-    """
-    days, columns, _ = data_array.shape
-    inputs = np.empty((days, columns, NUM_FEATURES + 1), dtype=np.float32)
-    standard = inputs[:, :, :NUM_FEATURES]
-    np.subtract(stationary_inputs(data_array), stats.mean, out=standard)
-    np.divide(standard, stats.std, out=standard)
-    np.clip(standard, -clip, clip, out=standard)
-    np.nan_to_num(standard, copy=False, nan=0.0)
-    inputs[:, :, MASK] = np.isfinite(data_array[:, :, CLOSE])
-    return inputs
+    """Return the observed features: (days, columns, 9) float32, standardised and clipped to +-`clip`; a missing value
+    is 0, the mean."""
+    inputs = stationary_inputs(data_array)
+    inputs -= stats.mean
+    inputs /= stats.std
+    np.clip(inputs, -clip, clip, out=inputs)
+    return np.nan_to_num(inputs, copy=False, nan=0.0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data.events import Event, read_events
 from data.prepare.prepare import prepare
-from data.universe import read_benchmark
+from data.universe import read_index
 from main import main
 from tests.data.files import PRICES, refused, written
 from tests.data.test_adjustment import market, oracle, scaled, split_market
@@ -111,7 +111,7 @@ def test_an_index_is_appended_to_its_own_file(tmp_path: Path, capsys: pytest.Cap
     written(tmp_path / "bars.csv", bars[bars["date"] >= middle])
     assert main([*words, "--append"]) == 0
     own = bars[bars["ticker"] == "^SPX"]
-    closes = read_benchmark(tmp_path / "bars.benchmark.csv", own["date"].to_numpy())
+    closes = read_index(tmp_path / "bars.benchmark.csv", own["date"].to_numpy())
     np.testing.assert_array_equal(closes, own["close"])
     assert len(pd.read_parquet(target)) == len(bars) - len(own)
     assert f"Appended: {(bars['date'] >= middle).sum()} bars" in capsys.readouterr().out

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.universe import read_benchmark
+from data.universe import read_index
 from tests.data.files import refused, written
 
 DATES = np.arange("2020-01-01", "2020-01-11", dtype="datetime64[D]")
@@ -26,7 +26,7 @@ NONE = np.nan
     ],
 )
 def test_closes_are_the_last_known_ones_and_none_is_made_up(text: str, closes: list[float], tmp_path: Path) -> None:
-    np.testing.assert_array_equal(read_benchmark(written(tmp_path / "index.csv", text), DATES), closes)
+    np.testing.assert_array_equal(read_index(written(tmp_path / "index.csv", text), DATES), closes)
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_closes_are_the_last_known_ones_and_none_is_made_up(text: str, closes: l
 )
 def test_a_malformed_file_is_told_in_one_line(tmp_path: Path, text: str, named: str) -> None:
     with refused(named):
-        read_benchmark(written(tmp_path / "index.csv", text), DATES)
+        read_index(written(tmp_path / "index.csv", text), DATES)

@@ -99,9 +99,8 @@ def test_stationary_prices_refer_to_the_last_traded_close() -> None:
 def test_observed_features_are_standard_bounded_and_never_missing(seed: int, missing: float) -> None:
     data = loader_of(random_panel(np.random.default_rng(seed), 80, 4, missing=missing)).data_array
     inputs = observed_features(data, normalization_stats(data, len(data) - 1), 3.0)
-    assert inputs.dtype == np.float32 and inputs.shape == (80, 4, 10) and np.isfinite(inputs).all()
-    assert np.abs(inputs[:, :, : f.MASK]).max() <= 3.0
-    np.testing.assert_array_equal(inputs[:, :, f.MASK], np.isfinite(data[:, :, f.CLOSE]))
+    assert inputs.dtype == np.float32 and inputs.shape == (80, 4, 9) and np.isfinite(inputs).all()
+    assert np.abs(inputs).max() <= 3.0
     assert not inputs[np.isnan(data[:, :, f.CLOSE])].any()
     known = inputs[:, :, f.RSI][np.isfinite(data[:, :, f.RSI])]
     if known.size > 50 and np.abs(known).max() < 3.0:

@@ -103,17 +103,17 @@ def test_settings_that_this_version_cannot_read_are_refused_in_one_line(tmp_path
 def test_a_checkpoint_of_other_settings_or_another_version_is_refused(tmp_path: Path) -> None:
     log = RunLog.create(tmp_path, "a", {})
     path = save_checkpoint(log.path / "checkpoints", 1, encode_state({"part": {"x": 1}}), run_id="a", config_hash="one")
-    assert log.newest_generation("one", lambda one: one).generation == 1
+    assert log.use_newest("one", lambda one: one).generation == 1
     with pytest.raises(ConfigError, match=r"expected the settings that .* began with, got others"):
-        log.newest_generation("two", lambda one: one)
+        log.use_newest("two", lambda one: one)
     assert not log.is_stopped_at_first()
     (path / "part.json").write_text("damaged")
     assert not log.is_stopped_at_first()
     with pytest.raises(ConfigError, match="got none; bring its checkpoints back from a copy, or start a new run"):
-        log.newest_generation("one", lambda one: one)
+        log.use_newest("one", lambda one: one)
     shutil.rmtree(path)  # resuming begins anew
     with pytest.raises(ConfigError, match="got none; train it with --resume a, or start a new run"):
-        log.newest_generation("one", lambda one: one)
+        log.use_newest("one", lambda one: one)
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

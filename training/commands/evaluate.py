@@ -160,7 +160,7 @@ def evaluate(run: SavedRun, arguments: EvaluateArguments, known: TrainingDays | 
         champion_generation=run.generation,
         champion_digest=run.champion.digest,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
-        evidence=[run.evidence],
+        evidence=[run.champion.evidence],
         importance=importance(run.champion, run.market, int(played.days[0]), played.ahead[sessions]),
         decided=explain_positions(run.champion, run.market, played.positions),
         extends=run.extends,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from data.market import Market
 from data.record import MARKET, data_fingerprint
-from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
 from training.evaluation.holdout import Look, add_look, locked_ledger
 from training.paper.account import Account
@@ -30,7 +29,7 @@ from training.paper.decider import Champion, Decider, OwnPolicy, word_of
 from training.paper.folder import load_account, open_account, opened
 from training.paper.journal import JOURNAL, STOP, Journal
 from training.paper.report import backtest, is_current, parity_sentence, write_report
-from training.run.market import read_market_record, require_past_columns
+from training.run.market import benchmark_of, read_market_record, require_past_columns
 from training.run.saved import open_saved_run
 from training.signals.holdings import session
 from utils.config.cli import command_line
@@ -93,7 +92,7 @@ def _decider(arguments: PaperOpenArguments) -> tuple[Decider, Market, Config, st
 
     loaded = load_market(arguments.data, arguments.config)
     market, rules = loaded.market, loaded.config.env
-    benchmark = Benchmark.of(market, loaded.config.evaluation.benchmark_weights, loaded.config.seed)
+    benchmark = benchmark_of(market, loaded.config)
     policy = OwnPolicy.of_file(arguments.policy, market, rules, benchmark)
     return policy, market, loaded.config, f"policy {policy.name}, of which it keeps a copy in {policy.file},"
 

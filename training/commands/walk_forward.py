@@ -123,7 +123,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         }
         folds.append(FoldResult(run.name, days, run.generation, played.curves[CHAMPION].mean_return_percent))
         results.append(played)
-        evidence.append(run.evidence)
+        evidence.append(run.champion.evidence)
     return Evaluation(
         name=path.name,
         split="walk-forward",

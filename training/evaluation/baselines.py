@@ -22,7 +22,7 @@ from data.market import Market
 from data.prepare.survey import MOST_SURVIVORS
 from data.splits import spaced_windows
 from data.synthetic.built_in import PlantedScores
-from data.universe import LONGEST_GAP_DAYS, read_benchmark
+from data.universe import LONGEST_GAP_DAYS, read_index
 from environment.portfolio import Policy, Portfolio
 from models.policy import Forecasts
 from training.rollout import TABLE_BYTES, by_band, roll_out, windows_at_a_time
@@ -246,7 +246,7 @@ def index_close(path: Path | None, market: Market, days: NDArray[np.int64]) -> F
     if path is None:
         return None
     try:
-        close = read_benchmark(path, market.dates)[days]
+        close = read_index(path, market.dates)[days]
         if np.isnan(close).any():
             first, *_, last = market.dates[days].astype("datetime64[D]")
             raise DataError(f"expected closes from {first} to {last} in {path}, at most {LONGEST_GAP_DAYS} days apart")

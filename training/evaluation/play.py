@@ -314,7 +314,7 @@ def play_policy(setup: EvaluationSetup, policy: Policy, portfolio: Portfolio | N
         targets.append(policy(now))
         return targets[-1]
 
-    portfolios.play(portfolio, noted, setup.start, steps=setup.steps, keeps_trades=True)
+    portfolios.play(portfolio, noted, setup.start, steps=setup.steps)
     return Played.of(setup, portfolio, torch.cat(targets).double().cpu().numpy())
 
 
@@ -363,5 +363,5 @@ def play_held(setup: EvaluationSetup) -> dict[str, Played]:
 def _hold(setup: EvaluationSetup, parts: Tensor, *, is_trimmed: bool) -> Played:
     portfolio = Portfolio(setup.portfolio.quotes, setup.portfolio.rules, parts)
     portfolio.rebalanced = None if is_trimmed else (0,)
-    portfolios.play(portfolio, lambda now: now.wanted, setup.start, steps=setup.steps, keeps_trades=True)
+    portfolios.play(portfolio, lambda now: now.wanted, setup.start, steps=setup.steps)
     return Played.of(setup, portfolio)

@@ -13,7 +13,7 @@ from data.features.rows import InputRows
 from data.splits import Span
 from environment.quotes import Quotes
 from training.forecasts.outcomes import discounted_returns
-from utils.arrays import BoolArray, Float32Array, Float64Array, in_threads
+from utils.arrays import BoolArray, Float32Array, Float64Array, in_order
 from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 from utils.errors import DataError
 
@@ -123,7 +123,8 @@ class Moments:
             moments.gram[block], moments.product[block] = across @ x, across @ y
             moments.square[block] = np.square(y, dtype=np.float64).sum(axis=1)
 
-        in_threads(add, samples.x.blocks())
+        for _ in in_order(add, samples.x.blocks()):
+            pass
         return moments
 
     def over(self, days: BoolArray | slice) -> Self:

@@ -108,7 +108,7 @@ def open_agent(arguments: FuelBreakEvaluateArguments | FuelBreakShowArguments) -
         network.load_state_dict(best)
         return progress["scores"], int(progress["episodes"])
 
-    scores, episodes = run.newest_generation(settings_hash(config), take_over)
+    scores, episodes = run.use_newest(settings_hash(config), take_over)
     policy, generation = greedy(network.eval(), symmetry), int(scores["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{episodes:,}")
     return SavedAgent(run, config, splits["test"], policy, generation, episodes, caveats(config, scores))

@@ -25,6 +25,7 @@ from training.paper.decider import Decider
 from training.paper.journal import Journal
 from training.paper.known import Change, packed
 from training.paper.sessions import Sessions, doubts
+from training.run.market import benchmark_of
 from training.signals.broker_orders import (
     LEAST_SHARE,
     Order,
@@ -89,7 +90,7 @@ class Account:
     @cached_property
     def benchmark(self) -> Benchmark:
         """What the benchmark holds."""
-        return Benchmark.of(self.market, self.config.evaluation.benchmark_weights, self.config.seed)
+        return benchmark_of(self.market, self.config)
 
     @cached_property
     def tickers(self) -> list[str]:

@@ -85,7 +85,7 @@ def account_of_table(
     market = setup.market
     if is_weights:
         weights, begun = in_force(table, setup.judged)
-        much = _leverage(name, weights[setup.judged])
+        much = _require_shares(name, weights[setup.judged])
         needs_credit = is_signed(weights[setup.judged])
         played = play_policy(setup, GivenWeights(weights), setup.signed if needs_credit else None)
         long, short = (played.held.clip(*edges).sum(axis=2).mean() for edges in ((0.0, None), (None, 0.0)))
@@ -214,7 +214,7 @@ def is_signed(weights: NDArray[Any]) -> bool:
     return bool((weights < -_EXCESS).any() or (np.nansum(weights, axis=1) > 1.0 + _EXCESS).any())
 
 
-def _leverage(name: str, weights: Float64Array) -> list[str]:
+def _require_shares(name: str, weights: Float64Array) -> list[str]:
     """Return a note where (days, n) target weights may be percents; DataError where they seem to be."""
     most = float(np.nansum(np.abs(weights), axis=1).max())
     if most > _MOST_GROSS:

@@ -105,7 +105,7 @@ def save_inherited(parent: RunLog, path: Path, market: Market) -> None:
     Raises ConfigError where the parent has no generation, DataError where it was trained on other data or the data have
     no new days.
     """
-    checkpoint = parent.newest_generation(settings_hash(parent.settings(Config)), lambda checkpoint: checkpoint)
+    checkpoint = parent.use_newest(settings_hash(parent.settings(Config)), lambda checkpoint: checkpoint)
     record = read_market_record(parent.path)
     last = np.datetime64(max(record.splits["holdout"]), "D")
     if not is_recorded_market(market, record) or market.dates[-1] <= last:

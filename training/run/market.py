@@ -14,7 +14,8 @@ from data.market import Market, build_market, with_features
 from data.record import MARKET, MarketRecord, pin_market, read_record, record_market, sealed, split_market
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores, built_in_loader, planted_scores
-from data.universe import read_benchmark
+from data.universe import read_index
+from environment.benchmark import Benchmark
 from training.forecasts.look_ahead import require_past
 from utils.config.trader import Config
 from utils.errors import DataError
@@ -56,6 +57,11 @@ def load_market(config: Config, *, audits: bool = False, sessions: Sequence[str]
     return market_of(loader, config, audits=audits)
 
 
+def benchmark_of(market: Market, config: Config) -> Benchmark:
+    """Return the benchmark of a run, which is held where nothing is known."""
+    return Benchmark.of(market, config.evaluation.benchmark_weights, config.seed)
+
+
 def scores_of(config: Config) -> PlantedScores | None:
     """Return the scores of the structure that is planted in the built-in market; None for a data file."""
     return planted_scores(config.synthetic) if config.data is None else None
@@ -79,7 +85,7 @@ def market_of_run(loader: StockDataLoader, config: Config, path: Path, splits: S
     market = market_of(loader, config, audits=not (path / MARKET).is_file())
     market = record_or_pin_market(path, market, splits)
     if config.evaluation.benchmark is not None:
-        read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
+        read_index(config.evaluation.benchmark, market.dates)  # refused now, not after the training
     return market
 
 

@@ -12,10 +12,9 @@ from data.record import MARKET, pin_market
 from data.synthetic.built_in import PlantedScores
 from environment.benchmark import Benchmark
 from models.ddpg_agent import DDPGAgent
-from models.evidence import Evidence
 from training.evaluation.baselines import BEST_AGENT, IN_FULL
 from training.run.extension import INHERITED
-from training.run.market import load_market, read_market_record, scores_of
+from training.run.market import benchmark_of, load_market, read_market_record, scores_of
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError
@@ -54,12 +53,7 @@ class SavedRun:
     @cached_property
     def benchmark(self) -> Benchmark:
         """Return the benchmark, which the champion holds where nothing is known."""
-        return Benchmark.of(self.market, self.config.evaluation.benchmark_weights, self.config.seed)
-
-    @property
-    def evidence(self) -> Evidence:
-        """Return what training days tell of the champion's orders."""
-        return self.champion.evidence
+        return benchmark_of(self.market, self.config)
 
     @property
     def name(self) -> str:
@@ -98,7 +92,7 @@ def open_saved_run(
                 raise CheckpointError(problem)
         return checkpoint.generation, {name: DDPGAgent.from_state(state, device) for name, state in states.items()}
 
-    generation, saved = run.newest_generation(settings_hash(config), agents)
+    generation, saved = run.use_newest(settings_hash(config), agents)
     if data is not None and config.data is None:
         raise ConfigError(f"expected no --data for {run.path}, which was trained on the built-in market, got {data}")
     if not (run.path / MARKET).is_file():

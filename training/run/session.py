@@ -80,7 +80,7 @@ class Session(Generic[Settings]):
                 trainer.load_state_dict(checkpoint.state)
                 return checkpoint.generation
 
-            self.run.newest_generation(self._hash, take_over)
+            self.run.use_newest(self._hash, take_over)
             logger.info("resumed after generation %d", trainer.generation)
         elif is_resumed:
             logger.info("no generation of %s is complete: it begins anew", self.run.path)

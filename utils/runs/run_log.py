@@ -81,7 +81,7 @@ class RunLog:
                 "or start a new run"
             ) from None
 
-    def newest_generation(self, settings_hash: str, use: Callable[[Checkpoint], Used]) -> Used:
+    def use_newest(self, settings_hash: str, use: Callable[[Checkpoint], Used]) -> Used:
         """Return what `use` makes of the newest checkpoint that it can use; earlier ones are tried after it.
 
         Raises ConfigError if there is none, or its settings have another hash.
