@@ -67,7 +67,8 @@ def _spells(lines: Sequence[str], source: str) -> pd.DataFrame:
             rows[column] = pd.to_datetime(rows[column].fillna(far), format="ISO8601").to_numpy("datetime64[D]")
     except ValueError as error:
         raise DataError(
-            f"expected rows of ticker,from,to in {source}, as ABC,2010-03-01,2014-11-28, got {first_line(error)}"
+            f"expected rows of ticker,from,to in {source}, as ABC,2010-03-01,2014-11-28, got "
+            f"{first_line(error).partition('. You might')[0]}"
         ) from None
     if (ends := rows["from"] > rows["to"]).any():
         raise DataError(f"expected `from` up to `to` in {source}, got the reverse of {rows['ticker'][ends].iloc[0]!r}")

@@ -116,13 +116,18 @@ def _unix_seconds(texts: "pd.Series[str]") -> "pd.Series[float]":
 
 
 def possible_orders(
-    text: str, known: Int32Array | None = None, *, is_daily: bool = True, is_taiwan: bool = False
+    text: str,
+    known: Int32Array | None = None,
+    *,
+    is_daily: bool = True,
+    are_bars: bool = True,
+    is_taiwan: bool = False,
 ) -> list[str]:
     """Return the orders of `ORDERS` in which one file's dates can be read, one where nothing depends on it.
 
     An order is possible if it reads as many of the dates as any, and, where this leaves several, if its days do not
-    fall on weekends, in the future, a week or month apart (of daily bars), or on others than `known` sessions. Years of
-    the Republic of China have three digits, or two where titles are those of Taiwan.
+    fall in the future, on weekends (of bars), a week or month apart (of daily bars), or on others than `known`
+    sessions. Years of the Republic of China have three digits, or two where titles are those of Taiwan.
     """
     if not _UNSETTLED.search(text):
         return ["mdy"]
@@ -141,7 +146,7 @@ def possible_orders(
             order != "roc" or bool(is_taiwan and days[0] >= _TAIPEI.toordinal() - EPOCH),
             bool(days[-1] <= latest_day()),
             not (is_daily and spacing(days)),
-            not misread_weekdays(days),
+            not (are_bars and misread_weekdays(days)),
             order != "mdy" or "." not in text,  # nobody writes the month first between points
             known is None or bool(np.isin(days, known).all()),
         )

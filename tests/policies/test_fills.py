@@ -40,6 +40,7 @@ REASONS = {
     "free": "without a finite price above 0",
     "dividend": "neither a purchase nor a sale",
     "no amount": "without an amount other than 0",
+    "contrary": "a purchase of a negative amount",
 }
 
 
@@ -67,6 +68,7 @@ def impossible(kind: str, rng: np.random.Generator) -> dict[str, object]:
         "nothing": {"side": "sell"},
         "dividend": {"side": "div"},
         "no amount": {"shares": 0},
+        "contrary": {"shares": -5.0},
     }
     return row | other.get(kind, {})
 
@@ -111,6 +113,18 @@ def test_two_hundred_impossible_fills_are_named_and_change_nothing() -> None:
     assert [count for _, count, turnover in asked.undone if turnover is None] == [*asked.refused_for.values()]
     assert asked.refused_for == counts.to_dict()
     np.testing.assert_array_equal(equity, asked_of(GOOD)[1])
+
+
+def test_what_is_filled_after_a_day_without_a_bar_is_done_a_session_later_and_told() -> None:
+    day, column = HALTED + 2, COLUMNS[-1]
+    rows = pd.DataFrame({"date": DATES[[day, day + 2]], "ticker": MARKET.tickers[column], "shares": 50.0})
+    prices = MARKET_OF_FILLS.data_array[[day, day + 2], column]
+    own = account_of_rows(rows.assign(side="buy", price=prices[:, [LOW, HIGH]].mean(axis=1)), MARKET_OF_FILLS)
+    assert own.asked is not None and own.asked.refused is not None and own.trades is not None
+    assert own.asked.refused["reason"].tolist() == ["on the day after one without a bar, done a session later"]
+    assert own.asked.refused["row"].tolist() == [1]
+    filled = own.trades.filled[:, 0, len(COLUMNS) - 1].nonzero()[:, 0] + FIRST + 1
+    assert filled.tolist() == [day + 1, day + 2]
 
 
 def test_prices_of_cents_have_ranges_too() -> None:

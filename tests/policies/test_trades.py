@@ -22,6 +22,7 @@ from training.evaluation.baselines import Tuning
 from training.evaluation.play import EvaluationSetup, Played
 from training.policies.accounts import account_of
 from training.policies.read import read_rows
+from utils.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 GAPS = {"missing": 0.0, "delist": 0.0, "late_start": 0.0, "halt": 0.0}
@@ -172,6 +173,13 @@ def test_a_file_in_any_notation_is_the_same_one(form: str, signs: str, encoding:
         found = Trades(read_rows(path, "trades")).table
     assert found["date"].tolist() == pd.to_datetime(rows["date"]).tolist()
     np.testing.assert_allclose(found[["shares", "price"]], rows[["shares", "price"]], atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%d/%m/%Y", "%d/%m/%y"])
+def test_firsts_of_months_alone_may_be_any_days_of_one(form: str) -> None:
+    rows = pd.DataFrame({"date": [f"{day:{form}}" for day in pd.date_range("2011-01-01", periods=12, freq="MS")]})
+    with pytest.raises(DataError, match="whose day and month nothing tells apart"):
+        Trades(rows.assign(ticker=MARKET.tickers[COLUMNS[0]], value=100.0))
 
 
 def test_a_file_of_trades_is_judged(tmp_path: Path, tiny: Path) -> None:

@@ -168,7 +168,8 @@ def days_of(column: "pd.Series[Any]", source: str, known: Int32Array | None = No
     texts = column.dt.strftime("%Y-%m-%d") if is_stamp else column.astype("str").str.strip().str.replace("\n", " ")
     place, unique = pd.factorize(texts := texts.fillna(""))
     text = "\n".join(unique)
-    orders = possible_orders(text, known, is_daily=False) or ["mdy"]
+    # Months begin and end on weekends, too.
+    orders = possible_orders(text, known, is_daily=False, are_bars=False) or ["mdy"]
     if len(orders) > 1:
         raise DataError(
             f"expected dates like 2014-11-10 in {source}, got {texts[0]}, whose day and month nothing tells apart; "

@@ -32,6 +32,7 @@ and by which a ratio of prices may miss that of a split."""
 _CREDIT = 0.2
 """Share of the equity by which a purchase may exceed the cash that is known of: dividends are not."""
 _AFTER, _PART = "after the judged days", "sale of more than is held, done in part"
+_LATE = "on the day after one without a bar, done a session later"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Trades:
     source: str = "trades"
     """What messages call them."""
     table: pd.DataFrame = field(init=False, repr=False, compare=False)
-    """`date`, `ticker`, signed `value` and `shares` (NaN: not given), `price`, `has_side`, `has_ticker`, a row each."""
+    """A row each: `date`, `ticker`, signed `value` and `shares` (NaN: not given), `price`, and whether it `has_side`,
+    `has_ticker`, or `is_contrary`, a purchase of a negative amount."""
 
     def __post_init__(self) -> None:
         """Read the rows. Raises DataError where none tells what is traded."""
@@ -57,6 +59,7 @@ class Trades:
         if "price" in numbers:
             table["price"] = table["price"].fillna(0.0)
         table["has_side"], table["has_ticker"] = True, rows["ticker"].notna().to_numpy()
+        table["is_contrary"] = False
         titles = [title for title in _SIDE_TITLES if title in rows.columns]
         sides = [(title, rows[title].astype(str).str.strip().str.lower()) for title in titles]
         # Types of orders are no sides.
@@ -66,9 +69,10 @@ class Trades:
                     f"expected buy or sell under {title!r} in {self.source}, got {side.iloc[0]!r}; rename them, and of "
                     "shorts give target weights"
                 )
-            table["has_side"] = known.to_numpy()
+            table["has_side"], sign = known.to_numpy(), side.map(_SIDES).to_numpy()
+            table["is_contrary"] = (sign > 0) & (table[amounts] < 0).any(axis=1)
             for name in amounts:
-                table[name] = table[name].abs() * side.map(_SIDES).to_numpy()
+                table[name] = table[name].abs() * sign
         object.__setattr__(self, "table", table)
 
 
@@ -106,6 +110,12 @@ class GivenTrades:
         self.rows = table.assign(decided=decided, stock=stock, amount=shares, reason=reason, at=price)
         held = np.zeros((setup.steps, len(place)))
         self.rows["amount"] = self._held(held)
+        # Nothing can be ordered at a close without a bar: what was filled on the next day is filled a session later.
+        before = market.data_array[
+            (session - 1).clip(min=0), market.investable_columns[stock.fillna(0).astype(int)], CLOSE
+        ]
+        is_late = self.has_prices & bool(self.late) & ~np.isfinite(before) & (self.rows["amount"] != 0)
+        self.rows.loc[is_late & (self.rows["reason"] == ""), "reason"] = _LATE
         if not (held > 0).any():
             first, last = dates[[setup.judged.start, setup.judged.stop - 1]]
             but = ", ".join(f"{count:,} {why}" for why, count in self.refused["reason"].value_counts().items())
@@ -223,6 +233,7 @@ def _reasons(
     return {
         "neither a purchase nor a sale": ~table["has_side"],
         "without a ticker": ~table["has_ticker"],
+        "a purchase of a negative amount": table["is_contrary"],
         "without an amount other than 0": ~np.isfinite(amount) | (amount == 0),
         "with both value and shares": table["value"].notna() & table["shares"].notna(),
         "of an unknown ticker": ~table["ticker"].isin(market.tickers),
