@@ -282,7 +282,8 @@ class Account:
             # A long position that turns short ends, and another begins, at the price of the order.
             turns = before * after < 0
             price = torch.where(turns, value / order, 0.0)
-            flow = flow + torch.where(turns, -before * price + self.rules.cost_rate * paid, spent)
+            ended, begun = (part + self.rules.cost_rate * part.abs() for part in (-before * price, after * price))
+            flow = flow + torch.where(turns, ended, spent)
             has_ended = has_ended | turns
         else:
             turns, flow = None, flow + spent
@@ -296,7 +297,7 @@ class Account:
         flow, age = flow * ~has_ended, age * ~has_ended
         if turns is not None:
             self.opened += turns.sum(1)
-            basis, flow = (torch.where(turns, after * price, part) for part in (basis, flow))
+            basis, flow = torch.where(turns, after * price, basis), torch.where(turns, begun, flow)
         for name, part in {"shares": after, "basis": basis, "flow": flow, "age": age}.items():
             setattr(self, name, _with(getattr(self, name), some, part))
 

@@ -139,9 +139,9 @@ class Twin:
         self.costs += paid
         self.cash -= shares * price + paid
         before, after = position.shares, position.shares + shares
-        if before * after < 0:  # one position ends, and another begins
-            self.results.append(-(position.spent - before * price + paid))
-            position.spent, position.age = after * price, 0
+        if before * after < 0:  # one position ends, and another begins, each at the cost of its part
+            self.results.append(-(position.spent - before * price + abs(before) * price * cost))
+            position.spent, position.age = after * price + abs(after) * price * cost, 0
             self.opened += 1
         else:
             self.opened += before == 0
