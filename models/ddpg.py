@@ -34,7 +34,7 @@ LOSSES = ("critic", "actor")
 _DAY_MEAN_WEIGHT = 0.1
 """Of the squared mean temporal difference of a day, whose noise is common to all stocks."""
 _TEMPERATURE = 0.3
-"""Of the actor's relaxed choices, in deviations of the critic's values less the price of capital in a micro-batch."""
+"""Of the actor's relaxed choices, in deviations of the critic's values less the price of capital."""
 
 
 class Losses(NamedTuple):
@@ -118,7 +118,9 @@ def losses_of(networks: Networks, gamma: Tensor, batch: Batch, *, cost: float) -
 
     # Actor: its choices climb the critic's value, less the price of capital.
     price = batch.price[..., None]
-    actor = actor_loss(score - price, value.detach() - price, cost)
+    worth = value.detach() - price
+    networks.note_worth(worth)
+    actor = actor_loss(score - price, worth, networks.spread, cost)
 
     # Agents and folds have parameters of their own, so that their losses are summed. Critic and actor step together:
     # the actor climbs the critic of before its step, where the paper steps the critic first.
@@ -138,15 +140,17 @@ def td_targets(networks: Networks, gamma: Tensor, batch: Batch, cost: float) -> 
     return batch.reward + gamma.view(-1, 1, 1, 1) * torch.where(is_kept, value, -cost * follows)
 
 
-def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
+def actor_loss(score: Tensor, value: Tensor, spread: Tensor, cost: float) -> Tensor:
     """Return the (A, folds) negative expected value of relaxed choices, in temperatures: of a stock to buy on each day,
     or none, and of keeping or selling a position in each stock.
 
     Args:
         score: (A, folds, D, S) of the actor, less the price of capital, with gradients.
         value: (A, folds, D, S) that the critic sees in a position, less the price of capital.
+        spread: (A, folds) deviation of such values, of the update before: that of a part would make micro-batches of
+            a batch another one.
     """
-    temperature = (_TEMPERATURE * value.flatten(2).std(-1, correction=0)).clamp(min=1e-3)[..., None, None]
+    temperature = (_TEMPERATURE * spread).clamp(min=1e-3)[..., None, None]
     nothing = torch.zeros_like(score[..., :1])
     # Buying: one stock of the day, or nothing.
     log_chance = torch.cat(((score - cost) / temperature, nothing), dim=-1).log_softmax(-1)
@@ -170,3 +174,4 @@ def step(networks: Networks, tau: float, gradient_scale: float = 1.0) -> None:
             optimizer.parameter.grad.mul_(gradient_scale)
         optimizer.step()  # which sets the gradients to zero
         soft_update(networks.tensors[f"{owner}_target"], optimizer.parameter, optimizer.target_rate(tau))
+    networks.end_update()

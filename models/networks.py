@@ -177,9 +177,14 @@ class AdamW:
         return (1.0 / self.steps.clamp(min=1)).clamp(min=tau)
 
 
-def _of_folds(counts: Tensor, folds: int) -> Tensor:
-    """Return counts of each fold; those of versions to 0.25 are of an agent's folds together."""
-    return counts if counts.dim() == 3 else counts[:, None].repeat(1, folds, 1)
+def _of_this_version(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with a spread, and counts of each fold; those of versions to 0.25 are of an agent's folds
+    together."""
+    counts = {name: tensors[name] for name in COUNTS}
+    folds = tensors["actor"].shape[1]
+    if counts[COUNTS[0]].dim() == 2:
+        counts = {name: part[:, None].repeat(1, folds, 1) for name, part in counts.items()}
+    return {"spread": tensors["scale"][:, None].repeat(1, folds), **tensors, **counts}
 
 
 _KINDS = ("", "_target", "_first", "_second")
@@ -197,9 +202,11 @@ class Networks:
 
         Raises KeyError where one is missing.
         """
-        self.tensors = learned = {name: part.detach() for name, part in tensors.items()}
-        for name in COUNTS:
-            learned[name] = _of_folds(learned[name], self.folds)
+        self.tensors = learned = {name: part.detach() for name, part in _of_this_version(tensors).items()}
+        self.spread = learned["spread"]
+        """(A, folds) deviation of critics' values less the price of capital in the last update, percent."""
+        self.worth = torch.zeros(3, *self.spread.shape, device=self.spread.device)
+        """Numbers of such values since the last step, their sums, and those of their squares."""
         self.learning_rate = learning_rate
         self.gains, self.scale = (learned[name] for name in NOT_LEARNED)
         """See `ActorCritic`."""
@@ -251,14 +258,26 @@ class Networks:
         """Return the networks of some agents: views for a slice, copies for a tensor of rows."""
         return self.map(lambda part: part[rows])
 
+    def note_worth(self, worth: Tensor) -> None:
+        """Take in (A, folds, ...) critics' values less the price of capital, for the `spread` of the next update."""
+        values = worth.flatten(2)
+        self.worth += torch.stack((torch.ones_like(values).sum(2), values.sum(2), values.square().sum(2)))
+
+    def end_update(self) -> None:
+        """Take the spread of the values that were noted since the last update; where it is not finite the old stays."""
+        count, total, squares = self.worth
+        spread = (squares / count - (total / count).square()).clamp(min=0.0).sqrt()
+        self.spread.copy_(torch.where(spread.isfinite(), spread, self.spread))
+        self.worth.zero_()
+
     @torch.no_grad()
     def assign(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over tensors by name; KeyError where one is missing, ValueError where shapes differ."""
+        tensors = _of_this_version(tensors)
         for name, part in self.tensors.items():
-            given = _of_folds(tensors[name], self.folds) if name in COUNTS else tensors[name]
-            if part.shape != given.shape:
-                raise ValueError(f"expected {name} of {tuple(part.shape)}, got {tuple(given.shape)}")
-            part.copy_(given)
+            if part.shape != tensors[name].shape:
+                raise ValueError(f"expected {name} of {tuple(part.shape)}, got {tuple(tensors[name].shape)}")
+            part.copy_(tensors[name])
 
     @torch.no_grad()
     def mask(self) -> None:

@@ -135,12 +135,16 @@ def test_a_fold_learns_nothing_from_another_one() -> None:
             assert not torch.equal(others.tensors[name][:, 1], networks.tensors[name][:, 1])
 
 
-def test_counts_of_earlier_versions_are_those_of_every_fold() -> None:
+def test_networks_of_earlier_versions_are_read() -> None:
+    """Their counts are those of every fold, and their values spread as results of sessions do."""
     networks, old = random_networks(), torch.tensor([[7.0, 1.0, 0.5]]).repeat(AGENTS, 1)
-    tensors = networks.tensors | {"critic_counts": old, "actor_counts": old}
+    tensors = {name: part for name, part in networks.tensors.items() if name != "spread"}
+    tensors |= {"critic_counts": old, "actor_counts": old}
+    updated(networks)
     networks.assign(tensors)
     for read in (networks, Networks(tensors)):
         assert read.optimizers["actor"].steps.tolist() == [[7.0] * FOLDS] * AGENTS
+        assert torch.equal(read.spread, read.scale[:, None].expand(-1, FOLDS))
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=30), st.floats(0.01, 1.0))
@@ -252,11 +256,22 @@ def test_agents_learn_alone_what_they_learn_together() -> None:
 
 
 def test_micro_batches_add_up_to_the_batch() -> None:
-    """In losses and in the critic's gradient; the actor's temperatures are measured by the values of a part."""
+    """In losses and gradients of critics and actors, in the first update and a later one."""
     whole, parts = random_networks(), random_networks()
-    critic, _ = updated(whole, micro_batches=1)
-    critic_of_parts, actor_of_parts = updated(parts, micro_batches=4)
-    torch.testing.assert_close(critic, critic_of_parts, rtol=1e-4, atol=1e-4)
-    first = parts.tensors["critic_first"], whole.tensors["critic_first"]
-    torch.testing.assert_close(*first, rtol=1e-4, atol=1e-5)
-    assert float(first[1].abs().max()) > 1e-3 and bool(actor_of_parts.isfinite().all())
+    for _ in range(2):
+        of_whole, of_parts = (updated(one, micro_batches=number) for one, number in ((whole, 1), (parts, 4)))
+        torch.testing.assert_close(of_whole, of_parts, rtol=1e-4, atol=1e-4)
+        for name in ("critic_first", "actor_first", "spread"):
+            torch.testing.assert_close(parts.tensors[name], whole.tensors[name], rtol=1e-4, atol=1e-5)
+            assert float(whole.tensors[name].abs().max()) > 1e-3
+
+
+def test_the_actors_temperature_follows_the_values_of_the_update_before() -> None:
+    networks, batch = random_networks(), batch_of()
+    value, _ = networks.online.outputs(batch.x.flatten(1, 2))
+    values = (value.detach().unflatten(2, batch.x.shape[1:3]) - batch.price[..., None]).flatten(2)
+    updated(networks)
+    torch.testing.assert_close(networks.spread, values.std(-1, correction=0), rtol=1e-4, atol=1e-5)
+    networks.note_worth(values * torch.nan)
+    networks.end_update()
+    assert bool(networks.spread.isfinite().all())
