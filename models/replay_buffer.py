@@ -65,7 +65,11 @@ class TensorRing:
 
 @dataclass(frozen=True)
 class AccountTransitions:
-    """N transitions of accounts from one close to the next."""
+    """N transitions of accounts from one close to the next.
+
+    Updates read days and prices of capital; what positions earn on a day is looked up for all stocks. Cash and reward
+    tell what happened to the account.
+    """
 
     day: Tensor
     """(N,) int32 index of the day of the decision."""

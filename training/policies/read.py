@@ -165,8 +165,8 @@ def days_of(column: "pd.Series[Any]", source: str, known: Int32Array | None = No
         known: sessions since 1970-01-01, one of which each is.
     """
     is_stamp = pd.api.types.is_datetime64_any_dtype(column.dtype)
-    texts = column.dt.strftime("%Y-%m-%d") if is_stamp else column.astype("str").str.strip().str.replace("\n", " ")
-    place, unique = pd.factorize(texts := texts.fillna(""))
+    texts = _texts(column.dt.strftime("%Y-%m-%d") if is_stamp else column)
+    place, unique = pd.factorize(texts)
     text = "\n".join(unique)
     # Months begin and end on weekends, too.
     orders = possible_orders(text, known, is_daily=False, are_bars=False) or ["mdy"]
@@ -187,7 +187,7 @@ def numbers_of(rows: pd.DataFrame, source: str) -> pd.DataFrame:
         if pd.api.types.is_numeric_dtype(column.dtype):
             values[name] = column.to_numpy(dtype=np.float64, na_value=np.nan)
             continue
-        text = column.astype("str").fillna("").str.strip()
+        text = _texts(column)
         texts[str(name)] = text[~text.str.lower().isin(BLANKS)]
         values[name] = np.nan
     bare = {name: bare_numbers("\n".join(text.to_numpy(object))) for name, text in texts.items() if len(text)}
@@ -204,6 +204,11 @@ def numbers_of(rows: pd.DataFrame, source: str) -> pd.DataFrame:
         _require(~np.isnan(found), texts[name], f"numbers like 0.05 under {name!r}", source)
         values.loc[texts[name].index, name] = found
     return values
+
+
+def _texts(column: "pd.Series[Any]") -> "pd.Series[str]":
+    """Return cells as texts of one line, "" where there is none."""
+    return column.astype("str").fillna("").str.strip().str.replace("\n", " ")
 
 
 def _require(is_known: BoolArray, texts: "pd.Series[str]", wanted: str, source: str) -> None:
