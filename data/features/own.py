@@ -238,6 +238,7 @@ def _require_same(name: str, before: Float32Array, after: Float32Array, bars: Wi
 def described(error: BaseException) -> str:
     """Return an error of code that is not the program's in a line, with the innermost place in that code's folder."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    frames = [(path, line) for path, line in frames if path.name != "_contextlib.py"]  # of no_grad
     others = [(path, line) for path, line in frames if not _PROGRAM.intersection(path.parents)]
     text = f"{type(error).__name__}: {first_line(error)}"
     if not others or isinstance(error, SyntaxError):  # which names its place itself

@@ -205,36 +205,39 @@ def _opened(path: Path) -> IO[bytes]:
     return archive.open(names[0])
 
 
-def _encoded(path: Path) -> tuple[str, str]:
-    """Return the encoding of a text, and its first line."""
+def _encoded(path: Path) -> tuple[str, list[str]]:
+    """Return the encoding of a text, and its first lines."""
     with _opened(path) as file:
         start = file.read(_HEAD_BYTES)
     encoding = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
     try:
-        return encoding, codecs.getincrementaldecoder(encoding)().decode(start).partition("\n")[0]
+        return encoding, codecs.getincrementaldecoder(encoding)().decode(start).split("\n")[:_HEAD_LINES]
     except UnicodeDecodeError:
-        return "cp1252", start.decode("cp1252", errors="replace").partition("\n")[0]
+        return "cp1252", start.decode("cp1252", errors="replace").split("\n")[:_HEAD_LINES]
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Return the table of a file as it stands: of a text the cells below its first line as texts, NaN where empty, and
-    in `attrs` what separates them.
+    """Return the table of a file as it stands: of a text the cells below its titles, the first line of several fields,
+    as texts, NaN where empty, and in `attrs` what separates them.
 
     Raises `UnusableFileError`, or what readers of damaged files raise.
     """
     if read := _FRAMES.get(path.suffix.lower()):
         return read(path)
-    encoding, titles = _encoded(path)
-    separator = max(",;\t|", key=titles.count)
+    encoding, lines = _encoded(path)
+    before = next((place for place, line in enumerate(lines) if any(one in line for one in ",;\t|")), 0)
+    separator = max(",;\t|", key=lines[before].count)
     with _opened(path) as file, warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
             frame = pd.read_csv(
-                file, sep=separator, dtype=str, keep_default_na=False, na_values=[""], index_col=False,
+                file, sep=separator, skiprows=before, dtype=str, keep_default_na=False, na_values=[""], index_col=False,
                 encoding=encoding, encoding_errors="replace",
             )  # fmt: skip
-        except pd.errors.ParserWarning:
-            raise UnusableFileError(f"{TOO_MANY} in its first row; quote what has a separator in it") from None
+        except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
+            where = re.search(r"line \d+", str(error))
+            place = f"on {where[0]}" if where else "in its first row"
+            raise UnusableFileError(f"{TOO_MANY} {place}; quote what has a separator in it") from None
     frame.attrs["separator"] = separator
     return frame
 

@@ -109,6 +109,24 @@ def test_what_others_would_be_held_of_goes_to_members() -> None:
     assert "not in the universe on the day" not in [lapse.reason for lapse in own.asked.lapses]
 
 
+def test_a_sale_that_an_end_of_prices_overtook_is_open_until_then() -> None:
+    """A fifth is to be sold at the close of the last bar, and is sold unasked some sessions later: until then it is
+    elsewhere than asked, and on no later day."""
+    panel = trending_panel([0.0] * 4, 200, noise=0.01, seed=5)
+    panel[131:, 0] = np.nan
+    market = market_of(panel)
+    portfolio = Portfolio.on(market, TINY_RULES)
+    setup = EvaluationSetup(market, portfolio, Tuning.of(market, portfolio.under()), 100, 90, [0, 1, 2, 3])
+    weights = pd.DataFrame(np.nan, pd.DatetimeIndex(market.dates.astype("datetime64[s]")), market.tickers)
+    weights.iloc[100], weights.iloc[130] = [0.2, 0.2, 0.2, 0.2], [0.0, 0.2, 0.2, 0.2]
+    weights.attrs["returns"] = "weights"
+    own = account_of("own", weights, setup)
+    assert own.asked is not None and own.trades is not None
+    (ended,) = own.trades.closed[:, 0, 0].nonzero()[:, 0].tolist()
+    held = own.held[30, 0, 0]
+    assert held > 0.15 and own.asked.gap == pytest.approx(held * (ended - 30 + 1) / 90, rel=0.1)
+
+
 def test_survivors_alone_would_add_what_the_others_lost() -> None:
     """Of ten stocks that stand still four fall to a fifth and are delisted: equal weight of members loses 32%."""
     panel = trending_panel([0.0] * 10, 200, noise=0.0)

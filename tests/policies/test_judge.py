@@ -383,7 +383,7 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
             "--weights",
             "mine.csv",
             "date,ticker,weight\n2000-06-05,S000,0.5\n,S001,0.5\n",
-            "got '' in row 2, and 0 more",
+            "got '' in row 2; write",
         ),
         ("--weights", "mine.csv", "date,ticker,weight\n2000-01-05,S000,inf\n", "an infinite one on 2000-01-05"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,short,1\n", "expected buy or sell under 'side'"),

@@ -154,9 +154,12 @@ def test_one_account_may_be_written_in_many_ways() -> None:
     st.sampled_from(("utf-8", "utf-8-sig", "utf-16")),
     st.sampled_from(("csv", "txt.gz")),
     st.booleans(),
+    st.sampled_from(("", "Trades of my account\n\n")),
 )
 @settings(max_examples=25)
-def test_a_file_in_any_notation_is_the_same_one(form: str, signs: str, encoding: str, kind: str, grouped: bool) -> None:
+def test_a_file_in_any_notation_is_the_same_one(
+    form: str, signs: str, encoding: str, kind: str, grouped: bool, notes: str
+) -> None:
     rows = drawn_orders(1).assign(price=lambda rows: 1000.0 + rows["shares"].abs() / 7)
     separator, decimal = signs
     group = {".": ",", ",": "."}[decimal] * (grouped and separator != ",")
@@ -168,7 +171,7 @@ def test_a_file_in_any_notation_is_the_same_one(form: str, signs: str, encoding:
         text[name] = written
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"orders.{kind}"
-        written = text.to_csv(sep=separator, index=False).encode(encoding)
+        written = (notes + text.to_csv(sep=separator, index=False)).encode(encoding)
         path.write_bytes(gzip.compress(written) if kind.endswith("gz") else written)
         found = Trades(read_rows(path, "trades")).table
     assert found["date"].tolist() == pd.to_datetime(rows["date"]).tolist()

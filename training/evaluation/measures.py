@@ -147,7 +147,9 @@ METRICS: dict[str, Metric] = {
     "positions": Metric("Positions", "count", 0, "Opened, each from the first purchase of a stock to its last sale."),
     "win_rate": Metric("Win rate", "%", 1, "Share of the closed positions with a profit after costs."),
     "holding": Metric("Holding", "sessions", 1, "Mean sessions of a position."),
-    "costs": Metric("Costs", "% of capital", 2, "Costs and slippage paid, in percent of the initial capital."),
+    "costs": Metric(
+        "Costs", "% of capital", 2, "Costs, slippage and fees of borrowing paid, in percent of the initial capital."
+    ),
 }
 """The measures of a policy, in the order of the tables' columns."""
 

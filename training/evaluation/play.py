@@ -189,7 +189,9 @@ class Asked:
             if count := int((missed > _LEAST).sum()):
                 lapses.append(Lapse(reason, count, float(0.5 * missed.sum() / years)))
         turnover, done = (float(0.5 * np.abs(value).sum() / years) for value in (wanted - before, filled + closed))
-        away = pd.DataFrame(held - given).ffill().fillna(0.0).to_numpy()
+        away = held - given
+        away[1:][np.isnan(away[1:]) & (closed[:-1] != 0)] = 0.0  # of what was sold as prices ended nothing is open
+        away = pd.DataFrame(away).ffill().fillna(0.0).to_numpy()
         gap = float(0.5 * (np.abs(away).sum(axis=1) + np.abs(away.sum(axis=1))).mean())
         return cls(turnover, done, gap, sorted(lapses, key=lambda one: -one.turnover))
 

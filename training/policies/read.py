@@ -43,9 +43,12 @@ def read_policy(place: str) -> tuple[str, Any]:
     names = [one for one, value in functions.items() if not isinstance(value, type) or hasattr(value, "act")]
     if (name and name not in names) or (not name and len(names) != 1):
         known = ", ".join(names) or "none"
+        wanted = (
+            f"{name!r}, a function of bars or class with `act`," if name else "one function of bars or class with `act`"
+        )
         raise DataError(
-            f"expected one function of bars, or class with `act`, in {path}, got {known if not name else repr(name)}"
-            f"{hint(name, names) if name else ''}; name it as --policy {path}:NAME"
+            f"expected {wanted} in {path}, got {known}{hint(name, names) if name else ''}; name it as --policy "
+            f"{path}:NAME"
         )
     name = name or names[0]
     return name, functions[name]
@@ -216,8 +219,8 @@ def _require(is_known: BoolArray, texts: "pd.Series[str]", wanted: str, source: 
     if not is_known.all():
         row, got = next(iter(texts[~is_known].items()))
         raise DataError(
-            f"expected {wanted} in each row of {source}, got {got!r} in row {row + 1}, and "
-            f"{(~is_known).sum() - 1:,} more; write them so"
+            f"expected {wanted} in each row of {source}, got {got!r} in row {row + 1}"
+            f"{f', and {more:,} more' if (more := int((~is_known).sum()) - 1) else ''}; write them so"
         )
 
 
