@@ -178,20 +178,21 @@ class AdamW:
 
 
 def _of_this_version(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors with a spread, and counts of each fold; those of versions to 0.25 are of an agent's folds
-    together."""
-    counts = {name: tensors[name] for name in COUNTS}
+    """Return tensors with a spread, and steps of each fold; versions to 0.25 count those of an agent's folds together,
+    under another name."""
     folds = tensors["actor"].shape[1]
-    if counts[COUNTS[0]].dim() == 2:
-        counts = {name: part[:, None].repeat(1, folds, 1) for name, part in counts.items()}
-    return {"spread": tensors["scale"][:, None].repeat(1, folds), **tensors, **counts}
+    steps = {
+        name.replace("counts", "steps"): part[:, None].repeat(1, folds, 1)
+        for name, part in tensors.items()
+        if name.endswith("_counts")
+    }
+    kept = {name: part for name, part in tensors.items() if not name.endswith("_counts")}
+    return {"spread": tensors["scale"][:, None].repeat(1, folds), **kept, **steps}
 
 
 _KINDS = ("", "_target", "_first", "_second")
 NOT_LEARNED = ("gains", "scale")
 """Tensors of networks that are given."""
-COUNTS = ("critic_counts", "actor_counts")
-"""Those of steps, see `AdamW`."""
 
 
 class Networks:
@@ -220,7 +221,7 @@ class Networks:
 
     def _optimizer(self, owner: str) -> AdamW:
         first, second = (self.tensors[f"{owner}{kind}"] for kind in _KINDS[2:])
-        return AdamW(self.tensors[owner], (first, second), self.tensors[f"{owner}_counts"], self.learning_rate)
+        return AdamW(self.tensors[owner], (first, second), self.tensors[f"{owner}_steps"], self.learning_rate)
 
     @classmethod
     def initialize(
@@ -239,7 +240,7 @@ class Networks:
             for owner, part in (("critic", critic.flat), ("actor", actor))
             for kind in _KINDS
         }
-        tensors |= {name: torch.zeros(agents, folds, 3) for name in COUNTS}
+        tensors |= {f"{owner}_steps": torch.zeros(agents, folds, 3) for owner in ("critic", "actor")}
         given = {"gains": gains.clone(), "scale": torch.full((agents,), scale)}
         networks = cls(tensors | given, learning_rate)
         networks.mask()

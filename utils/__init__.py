@@ -1,6 +1,6 @@
 """What all packages share: the version, which `main` and the header of a run name, and the commits of earlier ones."""
 
-VERSION = "0.25.0"
+VERSION = "0.26.0"
 COMMITS = {
     "0.12.0": "ae6ed3d8",
     "0.13.0": "2709a034",

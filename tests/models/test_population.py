@@ -82,7 +82,7 @@ def test_batches_of_an_agent_may_wait_for_one_step() -> None:
         parts[1].update(half, accumulate=waits)
         after = tensors_of(parts)
         assert all(torch.equal(part, before[name]) for name, part in after.items()) == waits
-    for name in ("critic_first", "critic_counts"):
+    for name in ("critic_first", "critic_steps"):
         torch.testing.assert_close(after[name], whole.networks.tensors[name], rtol=1e-4, atol=1e-6)
     assert parts[1].waiting == whole[1].waiting == 0 and len(parts[1].losses["critic"]) == 2
 
@@ -125,7 +125,7 @@ def test_childrens_actors_mutate_in_proportion() -> None:
     scale = strength * float(before["actor"][0].square().mean().sqrt())
     assert abs(float(steps[0].std()) / scale - 1) < 0.25
     assert all(torch.equal(part[0], before[name][0]) for name, part in after.items())
-    assert torch.equal(after["critic_counts"][1:], before["critic_counts"][:1].expand(size - 1, -1, -1))
+    assert torch.equal(after["critic_steps"][1:], before["critic_steps"][:1].expand(size - 1, -1, -1))
 
 
 def test_an_evaluation_chooses_elites() -> None:

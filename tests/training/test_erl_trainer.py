@@ -27,7 +27,7 @@ from training.generation_log import PHASES
 from training.rollout import Windows, follow
 from utils.config.trader import EvolutionConfig
 from utils.errors import ConfigError, StopRequested
-from utils.runs.state_tree import flatten, unflatten
+from utils.runs.state_tree import flatten, misfit, unflatten
 
 
 @pytest.fixture(scope="module")
@@ -375,3 +375,23 @@ def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(market: Marke
     assert info["day_index"] == start + 9 and alone["trades"] > 0
     assert summary == pytest.approx(alone, rel=1e-4, abs=1e-3) and reward == summary["excess_percent"]
     assert trainer.replay_buffer.size == size
+
+
+def test_a_state_of_version_0_25_is_taken_over(market: Market) -> None:
+    """It counts the steps of all folds together, and has neither spreads nor genes before evidence."""
+    trainer, other = tiny_trainer(market), tiny_trainer(market)
+    (_,) = generations(trainer, 1)
+    state = trainer.state_dict()
+    for agent in (state["population"], state["champion"], state["best_agent"], state["best_ever"]):
+        agent.get("members", {}).pop("own_genes", None)
+        networks = dict(agent["networks"])
+        del networks["spread"]
+        for owner in LOSSES:
+            networks[f"{owner}_counts"] = networks.pop(f"{owner}_steps")[:, 0].clone()
+        agent["networks"] = networks
+    assert not misfit(state, other.state_dict())
+    other.load_state_dict(state)
+    steps = other.population.networks.optimizers["actor"].steps
+    assert torch.equal(steps, trainer.population.networks.optimizers["actor"].steps) and bool(steps.all())
+    assert other.champion.digest == trainer.champion.digest
+    (_,) = generations(other, 2)
