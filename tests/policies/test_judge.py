@@ -358,6 +358,7 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
         ("--policy", "mine.py:equal", POLICIES, "expected scores of 'equal' that differ between stocks"),
         ("--policy", "mine.py:fair", None, "expected an existing FILE.py"),
         ("--policy", "mine.py:f", "def f(:\n", "expected a Python file of policies"),
+        ("--benchmark", "index.csv", "date,close\n2000-01-03,-5\n", "expected a date and a positive close"),
         ("--policy", "mine.zip", "PK", f"expected {'a model of PPO' if HAS_SB3 else 'stable_baselines3'}"),
         ("--scores", "mine.csv", "date,ticker,scores\n2000-06-05,S000,1\n", "date, ticker and one of score and weight"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,S000,1\n2000-06-05,S000,2\n", "got two of S000 on 2000-06-05"),

@@ -12,6 +12,7 @@ import torch
 
 from data.market import Market
 from data.splits import Span
+from data.universe import read_closes
 from models.ddpg_agent import DDPGAgent
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
@@ -55,6 +56,8 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
     Raises:
         ConfigError, DataError: there is no such run, or its data cannot be used; or a policy cannot.
     """
+    if arguments.benchmark is not None:
+        read_closes(arguments.benchmark)  # refused now; one of other days is left out
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
     level = logging.root.manager.disable
