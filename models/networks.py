@@ -262,7 +262,8 @@ class Networks:
     def note_worth(self, worth: Tensor) -> None:
         """Take in (A, folds, ...) critics' values less the price of capital, for the `spread` of the next update."""
         values = worth.flatten(2)
-        self.worth += torch.stack((torch.ones_like(values).sum(2), values.sum(2), values.square().sum(2)))
+        total = values.sum(2)
+        self.worth += torch.stack((torch.full_like(total, values.shape[2]), total, values.square().sum(2)))
 
     def end_update(self) -> None:
         """Take the spread of the values that were noted since the last update; where it is not finite the old stays."""

@@ -358,7 +358,6 @@ HELD = "def held(bars):\n    frame = bars.close.copy()\n    frame.attrs['returns
         ("--policy", "mine.py:equal", POLICIES, "expected scores of 'equal' that differ between stocks"),
         ("--policy", "mine.py:fair", None, "expected an existing FILE.py"),
         ("--policy", "mine.py:f", "def f(:\n", "expected a Python file of policies"),
-        ("--benchmark", "index.csv", "date,close\n2000-01-03,-5\n", "expected a date and a positive close"),
         ("--policy", "mine.zip", "PK", f"expected {'a model of PPO' if HAS_SB3 else 'stable_baselines3'}"),
         ("--scores", "mine.csv", "date,ticker,scores\n2000-06-05,S000,1\n", "date, ticker and one of score and weight"),
         ("--scores", "mine.csv", f"{SCORES}2000-06-05,S000,1\n2000-06-05,S000,2\n", "got two of S000 on 2000-06-05"),
@@ -404,6 +403,14 @@ def test_bad_files_are_refused_in_one_line(
     assert evaluate(tmp_path, flag, str(tmp_path / place), "--config", str(tiny)) == (4 if "peeks" in place else 2)
     last = capfd.readouterr().err.strip().splitlines()[-1]
     assert said in last and "Traceback" not in last
+
+
+def test_an_index_that_is_none_is_refused_before_a_run_is_looked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "index.csv").write_text("date,close\n2000-01-03,-5\n")
+    assert evaluate(tmp_path, "--run", "none", "--benchmark", str(tmp_path / "index.csv")) == 2
+    assert "expected a date and a positive close" in capfd.readouterr().err
 
 
 def test_names_of_baselines_and_flags_that_miss_or_exclude_others_are_refused(
