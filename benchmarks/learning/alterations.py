@@ -64,7 +64,7 @@ def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) ->
         gradient = optimizer.parameter.grad
         assert gradient is not None
         noise = torch.randn(gradient.shape, generator=drawn) * (gradient != 0)  # none at masked inputs
-        norm, length = (one.flatten(1).norm(dim=1)[:, None, None] for one in (gradient, noise))
+        norm, length = (one.norm(dim=-1, keepdim=True) for one in (gradient, noise))
         gradient.copy_(norm * noise / length.clamp(min=1e-12))
         step()
 

@@ -12,6 +12,7 @@ from data.record import MARKET, pin_market
 from data.synthetic.built_in import PlantedScores
 from environment.benchmark import Benchmark
 from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence
 from training.evaluation.baselines import BEST_AGENT, IN_FULL
 from training.run.extension import INHERITED
 from training.run.market import benchmark_of, load_market, read_market_record, scores_of
@@ -54,6 +55,11 @@ class SavedRun:
     def benchmark(self) -> Benchmark:
         """Return the benchmark, which the champion holds where nothing is known."""
         return benchmark_of(self.market, self.config)
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return what training days tell of the champion's orders."""
+        return self.champion.evidence
 
     @property
     def name(self) -> str:
