@@ -181,13 +181,11 @@ def _of_this_version(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors with a spread, and steps of each fold; versions to 0.25 count those of an agent's folds together,
     under another name."""
     folds = tensors["actor"].shape[1]
-    steps = {
-        name.replace("counts", "steps"): part[:, None].repeat(1, folds, 1)
-        for name, part in tensors.items()
-        if name.endswith("_counts")
-    }
-    kept = {name: part for name, part in tensors.items() if not name.endswith("_counts")}
-    return {"spread": tensors["scale"][:, None].repeat(1, folds), **kept, **steps}
+    found = {"spread": tensors["scale"][:, None].repeat(1, folds), **tensors}
+    for owner in ("critic", "actor"):
+        if (counts := found.pop(f"{owner}_counts", None)) is not None:
+            found[f"{owner}_steps"] = counts[:, None].repeat(1, folds, 1)
+    return found
 
 
 _KINDS = ("", "_target", "_first", "_second")

@@ -116,15 +116,18 @@ def test_two_hundred_impossible_fills_are_named_and_change_nothing() -> None:
 
 
 def test_what_is_filled_after_a_day_without_a_bar_is_done_a_session_later_and_told() -> None:
-    day, column = HALTED + 2, COLUMNS[-1]
-    rows = pd.DataFrame({"date": DATES[[day, day + 2]], "ticker": MARKET.tickers[column], "shares": 50.0})
-    prices = MARKET_OF_FILLS.data_array[[day, day + 2], column]
-    own = account_of_rows(rows.assign(side="buy", price=prices[:, [LOW, HIGH]].mean(axis=1)), MARKET_OF_FILLS)
+    """But before the judged days, where fills are added up as they are."""
+    day, column, data = HALTED + 2, COLUMNS[-1], MARKET_OF_FILLS.data_array.copy()
+    data[FIRST - 4, column] = np.nan
+    days = [day, day + 2, FIRST - 3]
+    rows = pd.DataFrame({"date": DATES[days], "ticker": MARKET.tickers[column], "shares": 50.0, "side": "buy"})
+    rows["price"] = data[days, column][:, [LOW, HIGH]].mean(axis=1)
+    own = account_of_rows(rows, replace(MARKET_OF_FILLS, data_array=data))
     assert own.asked is not None and own.asked.refused is not None and own.trades is not None
     assert own.asked.refused["reason"].tolist() == ["on the day after one without a bar, done a session later"]
     assert own.asked.refused["row"].tolist() == [1]
     filled = own.trades.filled[:, 0, len(COLUMNS) - 1].nonzero()[:, 0] + FIRST + 1
-    assert filled.tolist() == [day + 1, day + 2]
+    assert filled.tolist() == [FIRST + 1, day + 1, day + 2]
 
 
 def test_prices_of_cents_have_ranges_too() -> None:

@@ -395,3 +395,20 @@ def test_a_state_of_version_0_25_is_taken_over(market: Market) -> None:
     assert torch.equal(steps, trainer.population.networks.optimizers["actor"].steps) and bool(steps.all())
     assert other.champion.digest == trainer.champion.digest
     (_,) = generations(other, 2)
+
+
+def test_no_update_reads_cash_and_rewards_of_replayed_accounts(market: Market) -> None:
+    """With noise in their place all networks are the same to the bit; with noise in prices of capital they are not."""
+    named = {"nothing": (), "told": ("cash", "reward", "next_cash"), "read": ("price", "next_price")}
+    learned = dict[str, Tensor]()
+    for name, fields in named.items():
+        trainer, drawn = tiny_trainer(market), seeded(7)
+        shake(trainer.population.networks, 0.3, seeded(1))
+        for _ in range(2):
+            trainer.evaluate_population()
+            for field in fields:
+                rows = trainer.replay_buffer.data[field]
+                rows += torch.randn(rows.shape, generator=drawn)
+            trainer.train_population()
+        learned[name] = torch.cat([part.detach().flatten() for part in trainer.population.networks.tensors.values()])
+    assert torch.equal(learned["told"], learned["nothing"]) and not torch.equal(learned["read"], learned["nothing"])

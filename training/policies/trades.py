@@ -114,8 +114,9 @@ class GivenTrades:
         before = market.data_array[
             (session - 1).clip(min=0), market.investable_columns[stock.fillna(0).astype(int)], CLOSE
         ]
-        is_late = self.has_prices & bool(self.late) & ~np.isfinite(before) & (self.rows["amount"] != 0)
-        self.rows.loc[is_late & (self.rows["reason"] == ""), "reason"] = _LATE
+        is_played = (decided >= 0) & (self.rows["amount"] != 0) & (self.rows["reason"] == "")
+        is_late = self.has_prices & bool(self.late) & ~np.isfinite(before)
+        self.rows.loc[is_late & is_played, "reason"] = _LATE
         if not (held > 0).any():
             first, last = dates[[setup.judged.start, setup.judged.stop - 1]]
             but = ", ".join(f"{count:,} {why}" for why, count in self.refused["reason"].value_counts().items())
