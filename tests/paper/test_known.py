@@ -72,7 +72,7 @@ def test_an_adjusted_history_changes_nothing(tmp_path: Path, plain: Walk, ratio:
     assert f"{kind} of {ticker}" in event["text"] and "shares are" in event["held"]
     assert not any(row[0] in ("hold", "doubt") for row in walk.rows())
     account = walk.at(LAST)
-    assert "equal to the cent" in parity_sentence(account, backtest(account))
+    assert "equal to 0.001% of the equity" in parity_sentence(account, backtest(account))
     assert account.journal.units()[ticker] == pytest.approx(ratio, rel=1e-6)
     # What is shown is in the units of today.
     shares, now = (one.of("session")[-1]["positions"].get(ticker, 0.0) for one in (walk, plain))

@@ -252,7 +252,7 @@ def test_dividends_splits_and_new_names_from_the_command_line(account: Commands)
         assert account("rename", old, new) == 2
     assert account("rename", "T2", "NWE") == 0 and account("step") == 2  # mistyped, and told again
     assert account("rename", "T2", "NEW") == account("step") == account("report") == 0
-    assert "equal to the cent" in account.page and "T2 is NEW now" in account.page
+    assert "equal to 0.001% of the equity" in account.page and "T2 is NEW now" in account.page
 
 
 def test_bars_of_the_future_may_be_the_clock(fresh: Commands) -> None:

@@ -71,7 +71,8 @@ def parity_sentence(account: Account, played: Backtest) -> str:
     """Say whether the account is its backtest, bit for bit, or where it first differs."""
     ways = {0.0: "bit for bit", 1e-9: "but for last digits, which another version or processor rounds otherwise,"}
     if account.journal.of("event"):
-        ways = {1e-6: "to the cent, prices having been adjusted again,"}
+        # Rescaled prices round otherwise, scores are in single precision, and a band multiplies what they differ by.
+        ways = {1e-5: "to 0.001% of the equity, prices having been adjusted again,"}
     for rounding, how in ways.items():
         if not (difference := played.first_difference(account, rounding)):
             sessions = many(len(played.equity), "session")
