@@ -48,8 +48,8 @@ class Market:
     features: tuple[Feature, ...] = ()
     """What agents may read besides past returns."""
     alike: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Columns that move about as much as stocks that may be bought: taken for stocks, as no currency or rate is. Of a
-    large market some of them."""
+    """Columns that may not be bought and move about as much as stocks that may: taken for stocks, as no currency or
+    rate is. Of a large market some of them."""
     own_features: str = ""
     """Hash of the file of own features; empty without one."""
     own_names: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Market:
     @property
     def stock_columns(self) -> Int64Array:
         """Columns that inputs compare and formulas learn from: those that may be bought, then others like them."""
-        return np.concatenate((self.investable_columns, np.setdiff1d(self.alike, self.investable_columns)))
+        return np.concatenate((self.investable_columns, self.alike))
 
     @cached_property
     def memo(self) -> dict[str, tuple[int, Any]]:
@@ -169,8 +169,8 @@ def with_features(market: Market) -> Market:
     alike = np.flatnonzero((size < usual * _LIKE) & (size > usual / _LIKE))
     others = np.setdiff1d(alike, market.investable_columns)
     some = np.arange(min(len(others), max(0, _MOST_STOCKS - len(market.investable_columns))))
-    alike = np.union1d(np.setdiff1d(alike, others), others[some * len(others) // max(len(some), 1)])
-    return replace(market, features=(*built_in, *of_user, *of_events), alike=alike)
+    others = others[some * len(others) // max(len(some), 1)]
+    return replace(market, features=(*built_in, *of_user, *of_events), alike=others)
 
 
 def _usual_move(close: Float32Array) -> float:
