@@ -91,6 +91,10 @@ class Market:
         """Return what a copy in another process needs."""
         return {name: value for name, value in vars(self).items() if name != "memo"}
 
+    def bounded(self, days: slice) -> slice:
+        """Return some days as a slice whose ends are both days of the market."""
+        return slice(*days.indices(len(self.dates))[:2])
+
     def wide(self, columns: Int64Array | None = None, stop: int | None = None) -> WideBars:
         """Return the bars of some columns, by default all, up to a day, that one excluded."""
         tickers = self.tickers if columns is None else [self.tickers[column] for column in columns]

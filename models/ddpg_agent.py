@@ -186,7 +186,7 @@ class DDPGAgent:
         Args:
             by_day: each day by itself, as for the orders of a session, and so equal to these to the bit.
         """
-        days = slice(*days.indices(len(market.dates))[:2])
+        days = market.bounded(days)
         rows = self.inputs.rows_of(market, days).to(self.device)
         blocks = [slice(day, day + 1) for day in range(days.start, days.stop)] if by_day else rows.blocks()
         found = self.forecasts_of_rows(rows, torch.from_numpy(relative_risk(market.close)), blocks, is_padded=True)

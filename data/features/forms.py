@@ -154,7 +154,7 @@ class FeatureInputs:
 
     def columns(self, market: Market, days: slice) -> Iterator[tuple[int, Float32Array]]:
         """Yield place and (days, n) values of each input on some days. Raises DataError where the market lacks one."""
-        days = slice(*days.indices(len(market.dates)))
+        days = market.bounded(days)
         close, bars = market.close[: days.stop], StockBars.bought(market, days.stop)
         by_name = groupby(enumerate(self.inputs), key=lambda one: one[1].name)
         for name, inputs in in_parts([(name, [*inputs]) for name, inputs in by_name], 8):
@@ -186,7 +186,7 @@ def values_of(market: Market, name: str, days: slice) -> Float32Array:
 
     Raises `DataError` if the market does not have it.
     """
-    days = slice(*days.indices(len(market.dates)))
+    days = market.bounded(days)
     return values_from(feature_of(market, name), StockBars.bought(market, days.stop))[days]
 
 

@@ -103,7 +103,7 @@ class Formulas:
 
     def of(self, market: Market, days: slice) -> Float32Array:
         """Return (2, days, n) forecasts on some days, in deviations."""
-        days = slice(*days.indices(len(market.dates)))
+        days = market.bounded(days)
         forecasts = np.zeros((FORECASTS, days.stop - days.start, len(market.investable_columns)), dtype=np.float32)
         table = Quantities.bought(market, days.stop)
         for formula, loadings in zip(self.formulas, self.loadings, strict=True):

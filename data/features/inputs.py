@@ -111,7 +111,7 @@ class TradeInputs:
 
     def of(self, market: Market, days: slice = slice(None)) -> Float32Array:
         """Return the (days, n, inputs) of some days of a market; row t depends on bars up to t only."""
-        rows = self.rows_of(market, slice(*days.indices(len(market.dates))[:2]))
+        rows = self.rows_of(market, market.bounded(days))
         return rows.dense(rows.days)
 
     def rows(self, market: Market, days: slice) -> InputRows:
