@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from data.features.bank import apart, exponential_mean, has_return, log_returns, stock_blocks
-from data.features.catalogue import LIBRARY, Feature, Form
+from data.features.catalogue import LIBRARY, Feature
 from data.features.wide import WideBars
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array
@@ -67,7 +67,7 @@ class FeatureInput:
 
     name: str
     group: str
-    form: Form | str
+    form: str
     """`level`: as it is, standardised over all stocks and learned days; `relative`: less the mean of the day's stocks;
     `rank`: among these; `past`: against the year before; `trend`: that times a stock's own trend; `known`: whether
     there is a value."""
@@ -75,11 +75,6 @@ class FeatureInput:
     std: float = 1.0
     half_life: int = 0
     """Days, of a trend."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Tell whether all stocks of a day have the same value."""
-        return self.form == "past"
 
     def of(self, read: FeatureValues, days: slice = slice(None)) -> Float32Array:
         """Return the (days, n) input on some days."""
@@ -141,7 +136,7 @@ class FeatureInputs:
     @property
     def shared(self) -> tuple[int, ...]:
         """Places of the inputs that all stocks of a day share."""
-        return tuple(place for place, one in enumerate(self.inputs) if one.is_shared)
+        return tuple(place for place, one in enumerate(self.inputs) if one.form == "past")
 
     def places(self, name: str, first: int = 0) -> list[int]:
         """Return the places of the inputs that a feature gives, the first of all at `first`."""
@@ -177,7 +172,7 @@ def observed_columns(market: Market) -> dict[FeatureInput, Float32Array]:
     none for agents of past returns."""
     if not market.features:
         return {}
-    forms: dict[str, Form] = {one.name: one.form for one in market.features}
+    forms = {one.name: one.form for one in market.features}
     return {FeatureInput(name, "", forms.get(name, "rank")): values for name, values in market.extra_columns.items()}
 
 
