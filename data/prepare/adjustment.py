@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pandas as pd
 
-from data.prepare.layout import PRICES, STANDARD, role_of
+from data.prepare.layout import PRICES, STANDARD, ranked_role, role_of
 from data.prepare.text import date_of
 from utils.arrays import BoolArray, Float64Array, Int64Array
 from utils.errors import DataError
@@ -139,7 +139,7 @@ def with_factors(
         is_settled: (rows,) of those that are adjusted already.
     """
     notes, tickers = list[str](), set[str]()
-    ranks = {name: rank for name in {*rows} - own for role, rank in [role_of(name) or ("", 0)] if role == "factor"}
+    ranks = {name: rank for name in {*rows} - own for role, rank in [ranked_role(name)] if role == "factor"}
     for name in sorted(ranks, key=lambda name: (ranks[name], name)):
         if (steps := _steps(rows, name, is_settled)) is None:
             notes.append(f"{name!r} is no adjustment factor, by its values: a further column")

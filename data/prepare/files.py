@@ -145,7 +145,7 @@ def ticker_of(path: Path, source: Path) -> str:
     *folders, name = Path(shown(path, source)).parts
     for part in reversed(Path(shown(path)).parts[:-1]):
         key, _, value = part.partition("=")
-        if value and (role_of(key) or ("", 0))[0] == "ticker":
+        if value and role_of(key) == "ticker":
             return value
     stem = name = Path(ZipFile(path).namelist()[0]).name if path.suffix.lower() == ".zip" else name
     while (shorter := _SUFFIX.sub("", stem)) != stem:

@@ -74,7 +74,7 @@ def further_columns(
     layout, columns, taken = table.layout, dict[str, Float64Array](), {*_TAKEN, *CATALOGUE}
     used = {place for role, place in layout.fields.items() if role not in known}
     for place, title in enumerate(layout.titles):
-        role = (role_of(title) or ("", 0))[0]
+        role = role_of(title)
         if place in used or layout.panel or not layout.headers or role == "date":
             continue
         if choices.keep == ("none",) and role != "factor":

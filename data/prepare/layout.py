@@ -79,8 +79,13 @@ class Layout:
         return not set().union(*self.panel.values(), self.fields) & {"open", "high", "low"}
 
 
-def role_of(title: str) -> tuple[str, int] | None:
-    """Return what a title names, and its place among the titles of the same meaning; None for an unknown one."""
+def role_of(title: str) -> str:
+    """Return what a title names, "" for an unknown one."""
+    return ranked_role(title)[0]
+
+
+def ranked_role(title: str) -> tuple[str, int]:
+    """Return the same, and its place among the titles of the same meaning."""
     name = plain(title)
     if role := _RANKS.get(name):
         return role
@@ -90,7 +95,7 @@ def role_of(title: str) -> tuple[str, int] | None:
         return "factor", 99
     inner = _PRICED.fullmatch(name)
     role = _RANKS.get(inner[1]) if inner else None
-    return (role[0], 100 + role[1]) if role and role[0] in VALUES else None
+    return (role[0], 100 + role[1]) if role and role[0] in VALUES else ("", 0)
 
 
 def is_adjusted_bar(title: str) -> bool:
@@ -144,7 +149,7 @@ def _panel(columns: Mapping[int, tuple[str, str]]) -> dict[str, dict[str, int]]:
     panel: dict[str, dict[str, int]] = {}
     for place, (title, ticker) in columns.items():
         if role := role_of(title):
-            panel.setdefault(ticker, {}).setdefault(role[0], place)
+            panel.setdefault(ticker, {}).setdefault(role, place)
     for ticker, group in panel.items():
         has = [role for role in PRICES if role in group]
         if has not in (PRICES, ["close"]) and any("close" in roles for roles in panel.values()):
@@ -173,7 +178,7 @@ def _panel_of(titles: Sequence[str], choices: Choices) -> dict[str, dict[str, in
 
 def _fields(titles: Sequence[str], said: dict[str, int]) -> dict[str, int]:
     """Return the column by role, as a person says or else as titles do; a time of day beside a date has its own."""
-    kinds = [(*(role_of(title) or ("", 0)), place) for place, title in enumerate(titles)]
+    kinds = [(*ranked_role(title), place) for place, title in enumerate(titles)]
     fields = dict(said)
     for role, _, place in sorted(kinds):
         if role not in ("", "factor") and place not in said.values():

@@ -93,7 +93,7 @@ def test_most_drawn_notations_are_read_back_and_the_others_refused(tmp_path_fact
 @pytest.mark.parametrize("language", sorted({*HEADERS} - {"unknown", "tickers", "none"}))
 def test_titles_are_known_in_many_languages(language: str) -> None:
     titles = HEADERS[language].split("|" if "|" in HEADERS[language] else " ")
-    assert [(role_of(title) or ("",))[0] for title in titles] == ["date", *FIELDS]
+    assert [role_of(title) for title in titles] == ["date", *FIELDS]
 
 
 def test_spellings_of_a_ticker_are_one_ticker(tmp_path: Path) -> None:
