@@ -35,7 +35,7 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
         close = read_closes(benchmark_file(target))
         index = pd.DataFrame({"day": close.index, "ticker": benchmark, "volume": np.nan})
         read.append(index.assign(**dict.fromkeys(PRICES, close.to_numpy())))
-    return pd.concat([*read, pd.DataFrame()], ignore_index=True).astype({"day": np.int32})
+    return pd.concat(read, ignore_index=True).astype({"day": np.int32})
 
 
 def with_new_events(

@@ -81,8 +81,7 @@ def prepare(
     source, target = Path(source), Path(target)
     summary, choices = PrepareSummary(target), choices or Choices()
     old = read_prepared(target, benchmark) if append else None
-    frames, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))
-    read = pd.concat(frames, ignore_index=True)
+    read, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
     frames = [pd.DataFrame() if old is None else old[STANDARD], read.assign(is_new=True)]
     rows = _merged(pd.concat(frames, ignore_index=True), spelled, summary.dropped, choices.max_bad_row_share)
@@ -176,8 +175,8 @@ def _adjusted(
 
 def _read_files(
     source: Path, target: Path, summary: PrepareSummary, choices: Choices, known: Int32Array | None
-) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Return the rows of each usable file, and the events of all, `is_due` where they are still to be applied."""
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of all usable files, and their events, `is_due` where they are still to be applied."""
     titles, read = set[str](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
     written = (target, benchmark_file(target), events_file(target), target.with_suffix(".html"))
     files = found_files(source, written, summary.skipped)
@@ -205,8 +204,8 @@ def _read_files(
             f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
             "only, and results are not those of real fills"
         )
-    frames, events = zip(*read.values(), strict=True)
-    return list(frames), pd.concat(events, ignore_index=True)
+    rows, events = (pd.concat(parts, ignore_index=True) for parts in zip(*read.values(), strict=True))
+    return rows, events
 
 
 def _require_files(source: Path, summary: PrepareSummary, files: int, max_share: float) -> None:
