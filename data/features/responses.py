@@ -112,15 +112,14 @@ class Responses:
         """
         blocks = stock_blocks(len(close), len(investable))
         close = close[: days.stop]
-        market = _mean_move(in_order(lambda block: self._moves(close, investable[block]), blocks))
+        market = _mean_move(in_order(lambda block: self._moves(close, investable[block])[:2], blocks))
         context = np.setdiff1d(np.arange(close.shape[1]), investable)
         leaders = self._moves(close, context)[0]
         trends = self._state_trends(_state_columns(leaders, market, self.market_scale))
 
         def forecast_of(block: slice) -> Float32Array:
             columns = investable[block]
-            returns, is_move = _one_day_moves(close[:, columns])
-            moves = _standardised(returns, is_move, self.mean[columns], self.scale[columns])
+            moves, is_move, returns = self._moves(close, columns)
             after_states = np.zeros((*moves.shape, 2))
             for sessions, weight in trends.items():
                 answers = moves * weight
@@ -132,10 +131,11 @@ class Responses:
 
         return forecast_of
 
-    def _moves(self, close: Float32Array, columns: Int64Array) -> tuple[Float64Array, BoolArray]:
-        """Return the (days, columns) moves in standard deviations of some columns, and where there is one."""
+    def _moves(self, close: Float32Array, columns: Int64Array) -> tuple[Float64Array, BoolArray, Float64Array]:
+        """Return the (days, columns) moves of some columns in standard deviations, where there is one, and the log
+        returns."""
         returns, is_move = _one_day_moves(close[:, columns])
-        return _standardised(returns, is_move, self.mean[columns], self.scale[columns]), is_move
+        return _standardised(returns, is_move, self.mean[columns], self.scale[columns]), is_move, returns
 
     def _after_events(self, returns: Float64Array, is_move: BoolArray, days: slice) -> Float64Array:
         """Sum the future responses to past own moves, (all days, n): (days, n, 3) log returns."""
