@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from data.bars import VOLUME
 from data.events import explaining, price_step, read_events
@@ -138,10 +139,9 @@ def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "a
             f"on, got others for {len(changed)} of {len(record.tickers)} tickers ({listed(changed)}), not only "
             "adjusted again; give the old file with days added, or train anew"
         )
-    column = {ticker: index for index, ticker in enumerate(record.tickers)}
     pinned = dataclasses.replace(
         market,
-        investable_columns=np.array([column[ticker] for ticker in record.investable], dtype=np.int64),
+        investable_columns=pd.Index(record.tickers).get_indexer(record.investable),
         splits=splits,
         stats=NormalizationStats(np.array(record.mean, dtype=np.float32), np.array(record.std, dtype=np.float32)),
     )

@@ -111,13 +111,12 @@ class Evidence:
     @property
     def sentence(self) -> str:
         """Return what the orders are worth and what follows from it."""
-        orders = "The agents' orders are"
         worth = f"{_rounded(self.excess)}% a year (+- {self.error:.1f})"
         cash = f"cash by the level of their scores {_rounded(self.cash_excess)}% (+- {self.cash_error:.1f}, "
         timed = f"; {cash}{p_words(self.cash_p_value)})" if self._tells_cash else ""
         chance = p_words(self.p_value) + " after correction for all agents tried" * (not self.is_significant)
         said = f"worth {worth} over the benchmark, out of fold and net of costs ({chance}){timed}"
-        return f"{orders} {said}: {self.followed}."
+        return f"The agents' orders are {said}: {self.followed}."
 
 
 def _rounded(value: float) -> str:

@@ -81,7 +81,7 @@ class Population:
         """(P,) of the last evaluation."""
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
-        self._views = [self._agent(self.networks.rows(slice(row, row + 1)), [row]) for row in range(size)]
+        self._views = [self._agent(slice(row, row + 1)) for row in range(size)]
 
     def __len__(self) -> int:
         return len(self.genes)
@@ -93,11 +93,10 @@ class Population:
 
     def committee(self, rows: Sequence[int]) -> DDPGAgent:
         """Return some agents as one, untested."""
-        chosen = torch.tensor(list(rows), device=self.device)
-        return self._agent(self.networks.rows(chosen), rows)
+        return self._agent(torch.tensor(rows, device=self.device))
 
-    def _agent(self, networks: Networks, rows: Sequence[int]) -> DDPGAgent:
-        genes = self.values[list(rows)]
+    def _agent(self, rows: slice | Tensor) -> DDPGAgent:
+        networks, genes = self.networks.rows(rows), self.values[rows].clone()  # a view would hold the genes of all
         return DDPGAgent(self.inputs, networks, genes, self.rules, UNKNOWN, noise_scale=self.noise_scale)
 
     @property

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from data.features.catalogue import CATALOGUE, LIBRARY, Feature, Form, Values, money, overnight_return, session_return
+from data.features.catalogue import CATALOGUE, LIBRARY, Feature, Form, money, overnight_return, session_return
 from data.features.peers import peers_returns
 from data.features.wide import WideBars
 
@@ -32,8 +32,7 @@ def _quantity(
     needs_volume: bool = False,
     **settings: int,
 ) -> None:
-    values: Values = partial(of, **settings)
-    CATALOGUE[name] = Feature(name, LIBRARY, unit, form, values, needs_volume, reads_all=True)
+    CATALOGUE[name] = Feature(name, LIBRARY, unit, form, partial(of, **settings), needs_volume, reads_all=True)
 
 
 def _least(days: int) -> int:
