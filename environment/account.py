@@ -217,8 +217,7 @@ class Account:
         """Live through tomorrow with (L, n) shares that are ordered at today's close, as `step` does."""
         if self.is_done:
             raise RuntimeError("the window has ended; call reset first")
-        before, asked = self.equity, order
-        filled = None
+        before, filled = self.equity, None
         if self.rules.fill == "same_close":
             price = torch.where(self.has_bar, self.last, torch.nan)
             filled = self._trade(order, price)
@@ -233,7 +232,7 @@ class Account:
         self.step_index += 1
         self.equity_curve[self.step_index] = self.equity
         if self._trades is not None:
-            self._trades.append((asked, filled, price, closed, closed_price))
+            self._trades.append((order, filled, price, closed, closed_price))
         return (self.equity - before) * (100 / self.rules.initial_capital)
 
     def _trade(self, order: Tensor, price: Tensor) -> Tensor:
@@ -314,9 +313,8 @@ class Account:
         if split is not None:
             self.shares, self.last = self.shares * split, self.last / split
         if self.quotes.dividend is not None:
-            received = (self.shares * self.quotes.dividend[self.day]).sum(1)
-            self.cash = self.cash + received
-            self.flow = self.flow - self.shares * self.quotes.dividend[self.day]
+            received = self.shares * self.quotes.dividend[self.day]
+            self.cash, self.flow = self.cash + received.sum(1), self.flow - received
         return split
 
     def _close(self, *, is_last: bool) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,7 @@ class Benchmark:
         columns = market.investable_columns
         if weights:
             said = _parse(weights, market)
-            others = [column for column in said if column not in set(columns.tolist())]
+            others = [column for column in said if column not in columns]
             columns = np.concatenate((columns, np.array(others, dtype=columns.dtype)))
             return cls(columns, torch.tensor([said.get(column, 0.0) for column in columns.tolist()]))
         parts = torch.ones(len(columns))

@@ -103,8 +103,13 @@ class Portfolio:
     def at_close(self) -> dict[str, Any]:
         """What is decided by at today's close, (L, n) each, under the names of `models.policy.decide`."""
         own = self.account
-        known = {"weights": own.weights, "can_trade": own.has_bar, "may_buy": own.is_member}
-        return {**known, "held": self.held, "wanted": self.wanted}
+        return {
+            "weights": own.weights,
+            "can_trade": own.has_bar,
+            "may_buy": own.is_member,
+            "held": self.held,
+            "wanted": self.wanted,
+        }
 
     def _benchmark_wants(self) -> Tensor:
         if self._of_benchmark is None:

@@ -47,14 +47,16 @@ def positions(
     Args:
         first_day: day of the first decision.
     """
-    filled, closed = (np.asarray(part[:, lane].cpu()) for part in (trades.filled, trades.closed))
-    prices = tuple(np.asarray(part[:, lane].cpu()) for part in (trades.price, trades.closed_price))
+    of_lane = (
+        part[:, lane].cpu().numpy() for part in (trades.filled, trades.price, trades.closed, trades.closed_price)
+    )
+    filled, fill_price, closed, closed_price = of_lane
     found, open_ = list[Position](), dict[int, Position]()
     last_step = len(filled) - 1
     for step, stock in np.argwhere((filled != 0) | (closed != 0)).tolist():
         for shares, price, is_order in (
-            (filled[step, stock], prices[0][step, stock], True),
-            (closed[step, stock], prices[1][step, stock], False),
+            (filled[step, stock], fill_price[step, stock], True),
+            (closed[step, stock], closed_price[step, stock], False),
         ):
             if not shares:
                 continue
@@ -65,9 +67,9 @@ def positions(
                 if position is None:
                     position = open_[stock] = Position(stock, day)
                     found.append(position)
-                _fill(position, part, float(price), cost_rate)
+                _fill(position, part, price, cost_rate)
                 if position.shares == 0.0:  # a sale of everything takes off what was added, to the bit
-                    position.last_day, position.reason, position.shares = day, reason, 0.0
+                    position.last_day, position.reason = day, reason
                     del open_[stock]
     return [{**asdict(one), "profit": one.sold + one.received - one.bought} for one in found]
 

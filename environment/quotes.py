@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
+from utils.arrays import Int64Array
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,15 @@ class Quotes:
         return cls(opened, closed, volume, **others)
 
     @classmethod
-    def on(cls, market: Market, columns: NDArray[np.int64] | None = None, device: torch.device | str = "cpu") -> Quotes:
+    def on(cls, market: Market, columns: Int64Array | None = None, device: torch.device | str = "cpu") -> Quotes:
         """Take those of a market's investable stocks, or of other columns."""
         columns = market.investable_columns if columns is None else columns
 
-        def of(values: NDArray[np.float32]) -> Tensor:
+        def of(values: NDArray[Any]) -> Tensor:
             return torch.from_numpy(values[:, columns]).to(device)
 
         volume = None if market.volume is None else of(market.volume)
-        member = None if market.members is None else torch.tensor(market.members[:, columns]).to(device)
+        member = None if market.members is None else of(market.members)
         prices = of(market.data_array[..., OPEN]), of(market.data_array[..., CLOSE])
         return cls.of(*prices, volume=volume, is_member=member)
 

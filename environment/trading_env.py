@@ -159,7 +159,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             rules=rules,
             input_clip=market.input_clip,
             further=observed_columns(market),
-            portfolio=Portfolio.on(market, rules, device) if portfolio is None else portfolio,
+            portfolio=portfolio or Portfolio.on(market, rules, device),
         )
 
     def twin(self) -> Self:
@@ -239,8 +239,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         """
         self._require_reset()
         action = np.array(action, dtype=np.float32)
-        assert self.action_space.shape is not None
-        shape = (self.account.lanes, *self.action_space.shape) if self._is_batched else self.action_space.shape
+        stocks = len(self.tickers)
+        shape = (self.account.lanes, stocks) if self._is_batched else (stocks,)
         if action.shape != shape or np.isinf(action).any():
             raise ValueError(f"expected weights of shape {shape}, none infinite, got {action.shape}")
         asked = torch.from_numpy(action if self._is_batched else action[None]).to(self.account.device).double()
@@ -333,9 +333,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             "unrealised_return": account.unrealised,
             "sessions": account.age,
         }
-        rows = zip(
-            self.tickers, *(values[0].tolist() for values in told.values()), strict=False
-        )  # of the benchmark none
+        # Stocks that only the benchmark holds come last, and have no ticker here.
+        rows = zip(self.tickers, *(values[0].tolist() for values in told.values()), strict=False)
         return {ticker: dict(zip(told, values, strict=True)) for ticker, *values in rows if values[0] != 0}
 
     def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
