@@ -37,7 +37,9 @@ LARGEST_RATIO = 5.0
 """Largest ratio of two prices of a bar; above it a digit is misplaced, which that day's close tells already."""
 SMALLEST_PRICE = 1e-30
 """Prices below it are errors, and what is computed from them overflows."""
-EARLIEST = (date(1900, 1, 1) - date(1970, 1, 1)).days
+EPOCH = date(1970, 1, 1).toordinal()
+"""Day from which days are counted."""
+EARLIEST = date(1900, 1, 1).toordinal() - EPOCH
 """First day that counts as one, since 1970-01-01."""
 BAD_TICKER = "that is not printable, holds a comma, quote or semicolon, or begins with = + or @"
 """What a ticker may not be: it would add orders to a broker's file, or formulas to a spreadsheet."""
@@ -159,7 +161,7 @@ def is_bad_ticker(text: str) -> bool:
 
 def latest_day() -> int:
     """Return tomorrow, the last day that a bar can have anywhere now, since 1970-01-01."""
-    return (date.today() - date(1970, 1, 1)).days + 1
+    return date.today().toordinal() - EPOCH + 1
 
 
 def spacing(days: npt.NDArray[Any]) -> str:

@@ -13,10 +13,9 @@ from unicodedata import normalize
 import numpy as np
 import pandas as pd
 
-from data.bars import latest_day, misread_weekdays, spacing
+from data.bars import EPOCH, latest_day, misread_weekdays, spacing
 from utils.arrays import BoolArray, Float64Array, Int32Array
 
-EPOCH = date(1970, 1, 1).toordinal()
 NO_DAY = np.iinfo(np.int32).min
 """Marks a date that could not be read."""
 ORDERS = {"mdy": ("%m-%d-%Y", "%m-%d-%y"), "dmy": ("%d-%m-%Y", "%d-%m-%y"), "ymd": ("%y-%m-%d",), "roc": ()}
