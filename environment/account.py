@@ -9,8 +9,6 @@ All sales come first, and all purchases are cut by one factor where the cash doe
 Every rule of trading is here, once: agents, a benchmark, anybody's policy and a paper account differ in their weights.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

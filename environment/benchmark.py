@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from data.market import Market
 from environment.account import Account
+from utils.arrays import Int64Array
 from utils.errors import ConfigError
 from utils.runs.devices import named_generator
 
@@ -31,7 +31,7 @@ _DUST = 1e-6
 class Benchmark:
     """What a benchmark holds of a market."""
 
-    columns: NDArray[np.int64]
+    columns: Int64Array
     """(n,) of the market: the investable ones, then others that it holds."""
     parts: Tensor
     """(n,) of each, up to a factor."""

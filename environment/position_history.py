@@ -1,7 +1,5 @@
 """What an account traded, told as positions: from the first purchase of a stock to its last sale."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -21,16 +21,17 @@ from environment.account import COUNTS, Account
 from environment.portfolio import Portfolio
 from environment.position_history import positions
 from environment.quotes import Quotes
+from utils.arrays import DateArray, Float32Array, Int64Array
 from utils.config.trader import EnvironmentConfig
 from utils.memory_census import counted
 
-Days = int | NDArray[np.int64] | Tensor
+Days = int | Int64Array | Tensor
 """A day, or one for each lane."""
 STOCK_FEATURES, ACCOUNT_FEATURES = 6, 4
 """Of an observation's `portfolio` and `account`, see `TradingEnvironment`."""
 
 
-class Observation(dict[str, NDArray[np.float32]]):
+class Observation(dict[str, Float32Array]):
     """What is observed of a day, by name, see `TradingEnvironment`."""
 
     @property
@@ -50,7 +51,7 @@ def _so_far(name: str) -> property:
 
 
 @counted("environments")
-class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
+class TradingEnvironment(gym.Env[Observation, Float32Array]):
     """A batched trading account with the interface of a Gymnasium environment; one object serves every episode.
 
     Reset to one window it is a Gymnasium environment. Reset to arrays of windows it trades them in lockstep, as lanes:
@@ -79,19 +80,19 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
     def __init__(
         self,
-        data_array: NDArray[np.float32],
-        dates: NDArray[np.datetime64],
+        data_array: Float32Array,
+        dates: DateArray,
         normalization_stats: NormalizationStats,
         start_idx: Days,
         end_idx: Days,
         trading_end_idx: Days,
         *,
-        investable_columns: Sequence[int] | NDArray[np.int64] | None = None,
+        investable_columns: Sequence[int] | Int64Array | None = None,
         tickers: Sequence[str] | None = None,
         rules: EnvironmentConfig | None = None,
         input_clip: float = 8.0,
-        volume: NDArray[np.float32] | None = None,
-        further: Mapping[FeatureInput, NDArray[np.float32]] | None = None,
+        volume: Float32Array | None = None,
+        further: Mapping[FeatureInput, Float32Array] | None = None,
         portfolio: Portfolio | None = None,
     ) -> None:
         """Trade `investable_columns` (default: all) of the data.
@@ -115,7 +116,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self.rules = rules or EnvironmentConfig()
         self.episode_rewards: list[float] = []
         """Of the episode so far, where it has one window; until its history is cleared."""
-        self.episode_actions: list[NDArray[np.float32]] = []
+        self.episode_actions: list[Float32Array] = []
         """(investable,) each, as the rewards."""
         self._final_summary: dict[str, Any] | None = None  # the summary of an episode whose history is cleared
         self.dates = dates
@@ -174,7 +175,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return self.portfolio.account
 
     @cached_property
-    def _features(self) -> NDArray[np.float32]:
+    def _features(self) -> Float32Array:
         """The observed features of all days, computed once something is observed."""
         nine = observed_features(self._data_array, self._stats, self._input_clip)
         if not self._further:
@@ -228,7 +229,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return self._observe()
 
     @torch.inference_mode()
-    def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
+    def step(self, action: Float32Array) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
         """Decide at today's close, live through tomorrow, observe its close.
 
         Returns:

@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -33,6 +31,7 @@ from models.evidence import Evidence
 from models.evolution import HORIZON, believed_genes
 from models.networks import AdamW, Networks
 from models.policy import Forecasts, decide
+from utils.arrays import Float32Array
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
@@ -242,9 +241,7 @@ class DDPGAgent:
             reasons.append(dict(sorted(moved.items(), key=lambda one: -abs(one[1]))))
         return reasons
 
-    def act(
-        self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int
-    ) -> NDArray[np.float32]:
+    def act(self, observation: Mapping[str, Float32Array], forecasts: Forecasts, day: int) -> Float32Array:
         """Decide on an observation of `TradingEnvironment`: (investable,) target weights.
 
         Of a benchmark that holds other stocks an observation shows nothing; `ERLTrainer.run_episode` sees all.
