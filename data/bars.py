@@ -108,7 +108,7 @@ class LongBars:
 
     def axes(self) -> tuple[Int64Array, list[str]]:
         """Return the sorted days since 1970-01-01 and the sorted tickers; `DataError` for a row without either."""
-        days, tickers = [np.empty(0, dtype=np.int64)], set[str]()
+        days, tickers = list[Int64Array](), set[str]()
         for batch in self._read(("date", "ticker")):
             texts, _ = _encoded(batch["ticker"])
             if batch["date"].null_count or "" in texts:

@@ -182,9 +182,9 @@ class StockDataLoader:
         del bars, close
         # The pool would keep the file's memory otherwise: a hundred MiB at full scale.
         pa.default_memory_pool().release_unused()
-        traded = np.isfinite(self.data_array[:, :, CLOSE])
+        bought = self.investable_columns
         if self.volume is not None and self._needs_volume:
-            _require_volume(self.volume[:, self.investable_columns], traded[:, self.investable_columns])
+            _require_volume(self.volume[:, bought], np.isfinite(self.data_array[:, bought, CLOSE]))
         logger.debug("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
         logger.log(logging.INFO if self.quality.repairs else logging.DEBUG, self.quality.line())
         return self.data_array, self.compute_normalization_stats()
@@ -243,7 +243,7 @@ class StockDataLoader:
         """Put usable rows in place, high and low widened to enclose open and close; return counts of rows."""
         with np.errstate(over="ignore"):  # beyond float32 is infinite, or zero, from here on
             single = part.prices.astype(np.float32)
-        usable = np.asarray((np.isfinite(single) & (single >= SMALLEST_PRICE)).all(axis=0)) & ~has_price_outlier(single)
+        usable = (np.isfinite(single) & (single >= SMALLEST_PRICE)).all(axis=0) & ~has_price_outlier(single)
         empty = np.isnan(single).all(axis=0)
         day, column, prices = day[usable], column[usable], part.prices[:, usable]
         top, bottom = prices[[OPEN, CLOSE]].max(axis=0), prices[[OPEN, CLOSE]].min(axis=0)

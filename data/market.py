@@ -194,4 +194,4 @@ def is_market_wide(values: Float32Array | Float64Array) -> bool:
     known = np.isfinite(values)
     several = known.sum(axis=1) > 1
     lowest, highest = np.where(known, values, np.inf).min(axis=1), np.where(known, values, -np.inf).max(axis=1)
-    return bool(several.any()) and bool((lowest == highest)[several].all())
+    return bool(several.any() and (lowest == highest)[several].all())

@@ -53,9 +53,9 @@ def read_universe(
     columns = np.array(sorted({place[name] for name in names}), dtype=np.int64)
     if spells is None:
         return columns, None
-    days, members = dates.astype("datetime64[D]"), np.zeros((len(dates), len(tickers)), dtype=np.bool_)
+    members = np.zeros((len(dates), len(tickers)), dtype=np.bool_)
     for name, first, last in zip(names, spells["from"], spells["to"], strict=True):
-        members[:, place[name]] |= (days >= first) & (days <= last)
+        members[:, place[name]] |= (dates >= first) & (dates <= last)
     return columns, members
 
 

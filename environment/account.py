@@ -197,7 +197,7 @@ class Account:
         may_buy = (~self.is_locked & self.is_trading)[:, None]
         if (member := self.is_member) is not None:
             may_buy = may_buy & member
-        if self.device.type == "cpu" and bool(may_buy.all()):  # a card would wait for its host
+        if self.device.type == "cpu" and may_buy.all():  # a card would wait for its host
             return lacking
         # What reduces a position, long or short, is always allowed.
         reducing = lacking.clamp(-self.shares.clamp(min=0), (-self.shares).clamp(min=0))
@@ -332,7 +332,7 @@ class Account:
             leaves = is_lost | (worth <= 0)[:, None]
         closed = -self.shares * leaves
         some = self._ordered(closed)
-        if self.device.type != "cpu" or bool(leaves.any()):  # a card would wait for its host
+        if self.device.type != "cpu" or leaves.any():  # a card would wait for its host
             self._book(_of(closed, some), _of(closed * price, some), some)
         self.mark(self.cash + (self.shares * price).sum(1))
         return closed, price

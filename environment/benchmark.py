@@ -92,7 +92,7 @@ def benchmark_weights(account: Account, parts: Tensor, rebalanced: Collection[in
     is_day = step % REBALANCING_SESSIONS == 0 if rebalanced is None else step in rebalanced
     weights, rate = account.weights, account.rules.cost_rate
     is_due = (weights.sum(1) < _DUST) | is_day
-    if weights.device.type == "cpu" and not bool(is_due.any()):  # a card would wait for its host
+    if weights.device.type == "cpu" and not is_due.any():  # a card would wait for its host
         return weights
     is_traded = account.has_bar & (parts > 0)
     parts, held = torch.where(is_traded, parts, 0.0), torch.where(is_traded, weights, 0.0)

@@ -93,18 +93,18 @@ def _shadow_price(
     price = torch.zeros_like(single.added)
     value, falls = single.excess(price, cost)
     sign = value.sign()
-    if price.device.type == "cpu" and weights.shape[1] >= _MANY and bool((value > -_FITS).all()):
+    if price.device.type == "cpu" and weights.shape[1] >= _MANY and (value > -_FITS).all():
         price, value, falls = single.stepped(price, value, falls, sign, cost, _BEFORE)
         single = single.above(torch.where(value > 0, price, 0.0), cost)
     price, value, falls = single.stepped(price, value, falls, sign, cost)
     is_open = value.abs() > _FITS
-    if price.device.type == "cpu" and bool(is_open.any()):  # of thousands of stocks most lanes take more steps
+    if price.device.type == "cpu" and is_open.any():  # of thousands of stocks most lanes take more steps
         begun = price[is_open], value[is_open], falls[is_open], sign[is_open]
         price[is_open], value[is_open], _ = single.at(is_open).stepped(*begun, cost)
     price, is_open = price.double(), value.abs() > _FITS
     if price.device.type != "cpu":  # a card would wait for its host
         return torch.where(is_open, lanes.looked_up(sign, cost), price)
-    if bool(is_open.any()):
+    if is_open.any():
         price[is_open] = lanes.at(is_open).looked_up(sign[is_open], cost)
     return price
 
@@ -150,7 +150,7 @@ class _Lanes(NamedTuple):
         for _ in range(steps):
             step = price + value / falls
             goes = (value.abs() > _FITS) & (step * sign > 0) & step.isfinite()
-            if price.device.type == "cpu" and not bool(goes.any()):
+            if price.device.type == "cpu" and not goes.any():
                 break
             price = torch.where(goes, step, price)
             value, falls = self.excess(price, cost)

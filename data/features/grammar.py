@@ -156,8 +156,7 @@ class Quantities:
             spread = past.std().to_numpy()
             against = (values - past.mean().to_numpy()) / np.where(spread > 1e-6, spread, np.nan)
             self._last.clear()
-            scaled = np.nan_to_num(against).clip(-_LARGEST, _LARGEST)
-            self._last[name, some.step] = np.asarray(scaled, dtype=np.float32)
+            self._last[name, some.step] = np.nan_to_num(against).clip(-_LARGEST, _LARGEST).astype(np.float32)
         return self._last[name, some.step]
 
     def by_own_slopes(self, values: Float32Array, season: Int64Array | None = None) -> Float32Array:
@@ -179,7 +178,7 @@ class Quantities:
                 of_day[days] = np.pad(of_day[days].cumsum(axis=0), ((1, 0), (0, 0)))[before]
         usual = square.sum(axis=1, keepdims=True) / np.maximum(later(known, _KNOWN_LATER), 1)
         told /= np.maximum(square + NO_RETURN * usual, 1e-12)
-        return np.asarray(np.nan_to_num(apart(np.where(self.has_bar, values * told, np.nan))), dtype=np.float32)
+        return np.nan_to_num(apart(np.where(self.has_bar, values * told, np.nan))).astype(np.float32)
 
     @cached_property
     def _next(self) -> tuple[Float64Array, Float64Array, Float64Array]:
@@ -210,7 +209,7 @@ class Quantities:
 
     def weight(self, state: str) -> Float32Array:
         """Return the (days, 1) weights of formulas of a state."""
-        return np.asarray(np.array(STATES[state], dtype=np.float32) @ self.states)[:, None]
+        return (np.array(STATES[state], dtype=np.float32) @ self.states)[:, None]
 
     @cached_property
     def _variance(self) -> Float64Array:
@@ -256,7 +255,7 @@ def _deviations(values: Float32Array, form: str) -> Float32Array:
         events, cells = (part.sum(axis=1, keepdims=True).cumsum(axis=0) for part in (is_event, known))
         spread = np.maximum(spread, np.where(2 * events < cells, so_far, 0.0))
     scaled = np.divide(relative, spread, out=np.zeros_like(relative), where=spread > 1e-12)
-    return np.asarray(scaled.clip(-_LARGEST, _LARGEST), dtype=np.float32)
+    return scaled.clip(-_LARGEST, _LARGEST).astype(np.float32)
 
 
 def _root_mean_square(values: Float32Array, known: BoolArray, *, so_far: bool) -> Float64Array:

@@ -78,11 +78,11 @@ def _summed_terms(answers: Float32Array, leaders: Float32Array, single: Float32A
     candidates = set[tuple[int, int]]()
     for stock in np.flatnonzero(t_summed.max(axis=(1, 2)) > np.maximum(most, least)).tolist():
         place, column = np.unravel_index(t_summed[stock].argmax(), t_summed.shape[1:])
-        near = _AGES[int(place)]
+        near = _AGES[place]
         ages = range(max(0, near - SESSIONS // 2), min(near + SESSIONS // 2, len(leaders) - 2) + 1)
         t = [_robust_t(answers[:, stock], sums[:, column], age) for age in ages]
         if max(t) > least:
-            candidates.add((ages[int(np.argmax(t))], int(column)))
+            candidates.add((ages[np.argmax(t)], int(column)))
     least = bound(stocks * len(candidates))
     return [
         (SESSIONS + 1 + age, stock, column)

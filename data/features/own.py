@@ -185,7 +185,7 @@ def audit_features(
 
 def _audited_days(dates: DateArray, rng: np.random.Generator) -> list[int]:
     """Draw days, without the last one, in random order: any, and as many ends of weeks and of months."""
-    months, weeks = dates.astype("M8[M]"), (dates.astype("M8[D]").astype(np.int64) + 3) // 7  # Monday begins one
+    months, weeks = dates.astype("M8[M]"), (dates.astype(np.int64) + 3) // 7  # Monday begins one
     ends = np.flatnonzero(np.diff(weeks)), np.flatnonzero(months[1:] != months[:-1])
     quarter = _AUDITED_DAYS // 4
     counts = zip((2 * quarter, quarter, quarter), (np.arange(len(dates) - 1), *ends), strict=True)

@@ -254,7 +254,8 @@ def _event_answers(events: Sequence[_Events]) -> tuple[Float64Array, Float64Arra
         is_answer = known.ravel().astype(np.float64)
         answer = answers.ravel() - level * is_answer
         for lag in range(1, min(SESSIONS + 1, days)):
-            left, some = days - lag, slice(int(np.searchsorted(event, (days - lag) * stocks)))
+            left = days - lag
+            some = slice(np.searchsorted(event, left * stocks))
             later = event[some] + lag * stocks
             count[lag - 1] += np.bincount(bins[some], is_answer[later], width)
             sums = np.bincount(cell[some], answer[later], left * width)

@@ -136,7 +136,7 @@ class InputRows:
         bars = self.has_bar[self.here(days)]
         dense = torch.zeros(*bars.shape, self.inputs)
         dense[bars] = self.x(days)
-        return np.asarray(dense.numpy(), dtype=np.float32)
+        return dense.numpy()
 
     def spread(self, values: Tensor, days: slice) -> Tensor:
         """Return (..., rows) values of some days as (..., days, n), minus infinity without a bar."""

@@ -63,7 +63,7 @@ class Targets(NamedTuple):
         units, both = np.where(known, returns, 0.0) / deviation, list[Float32Array]()
         for days in learned:
             of_set = units * days[:, None]
-            bound = LARGEST_RETURN * np.sqrt((of_set**2).sum(axis=(1, 2)) / max(int(known[days].sum()), 1))
+            bound = LARGEST_RETURN * np.sqrt((of_set**2).sum(axis=(1, 2)) / max(known[days].sum(), 1))
             both.append((of_set.clip(-bound[:, None, None], bound[:, None, None]) / deviation).astype(np.float32))
         return cls(np.stack(both, axis=1), (known / deviation**2).astype(np.float32), learned)
 

@@ -69,7 +69,7 @@ class WideBars:
         """Logarithm of the close over the last one before it."""
         if "returns" not in self.memo:
             self.memo["returns"] = np.log(self.close / self.previous_close)
-        return pd.DataFrame(self.memo["returns"].copy())
+        return self.memo["returns"].copy()
 
     @property
     def relative_returns(self) -> pd.DataFrame:
@@ -77,12 +77,12 @@ class WideBars:
         if "relative" not in self.memo:
             returns = self.log_returns
             self.memo["relative"] = returns.sub(returns.mean(axis=1), axis=0)
-        return pd.DataFrame(self.memo["relative"].copy())
+        return self.memo["relative"].copy()
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Return a further column of the data. Raises DataError for an unknown one."""
         if name in ("open", "high", "low", "close", "volume"):
-            return pd.DataFrame(getattr(self, name))
+            return getattr(self, name)
         if name not in self.columns:
             known = ", ".join(self.columns) or "none"
             raise DataError(f"expected a further column of the data ({known}), got {name!r}{hint(name, self.columns)}")
@@ -107,4 +107,4 @@ class WideBars:
     @cached_property
     def _axes(self) -> tuple[pd.DatetimeIndex, pd.Index]:
         """Shared by all frames, so that pandas need not align them."""
-        return pd.DatetimeIndex(self.dates), pd.Index(list(self.tickers))
+        return pd.DatetimeIndex(self.dates), pd.Index(self.tickers)

@@ -89,7 +89,7 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     lines = text.split("\n")
     if not _NO_ISO.search(text):
         try:
-            return np.asarray(np.array(lines, dtype="datetime64[D]"), dtype=np.int32)
+            return np.array(lines, dtype="datetime64[D]").astype(np.int32)
         except ValueError:  # a 30th of February
             pass
     place, unique = pd.factorize(np.array(lines, dtype=object))
@@ -104,8 +104,8 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
         if not (left := plain[days.isna()].dropna()).empty:
             parsed = pd.to_datetime(left, format=form, errors="coerce").dropna()
             days[parsed.index] = parsed.to_numpy().astype("datetime64[D]").astype(np.float64)
-    resolved: Int32Array = days.fillna(NO_DAY).to_numpy(np.int32)
-    return np.asarray(resolved[place])
+    resolved: Int32Array = days.fillna(NO_DAY).to_numpy(np.int32)[place]
+    return resolved
 
 
 def _unix_seconds(texts: "pd.Series[str]") -> "pd.Series[float]":
