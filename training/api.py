@@ -63,7 +63,7 @@ def signals(run: Run) -> "Signals":
     from training.signals.signals import make_signals, newest_day
 
     last, rules = newest_day(run.market), run.config.env
-    return make_signals(run.champion, run.benchmark, run.market, last, rules, rules.initial_capital, ())
+    return make_signals(run.champion, run.benchmark, run.market, last, rules, rules.initial_capital)
 
 
 class RandomWindows(gym.Wrapper[Observation, Any, Observation, Any]):

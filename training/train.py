@@ -6,7 +6,6 @@
 import dataclasses
 import logging
 
-from data.loader import StockDataLoader
 from data.splits import Splits
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
@@ -67,7 +66,7 @@ def train(
         opening = opening_line(config, device, run.path)
         logger.info("%s", opening, extra={"terminal": opening})
         note_parent(parent, run.path)
-        loader: StockDataLoader = data_loader(config)
+        loader = data_loader(config)
         loader.load_and_prepare()
         market = market_of_run(loader, config, run.path, splits)
         logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})

@@ -241,7 +241,7 @@ def inverse_volatility(close: NDArray[np.float32]) -> Float64Array:
     return inverse
 
 
-def index_close(path: Path | None, market: Market, days: NDArray[np.int64]) -> Float64Array | None:
+def index_close(path: Path | None, market: Market, days: slice) -> Float64Array | None:
     """Return the closes of the user's index on some days; None, with a warning, if it does not cover them all."""
     if path is None:
         return None
@@ -259,7 +259,7 @@ def index_close(path: Path | None, market: Market, days: NDArray[np.int64]) -> F
 def known_biases(market: Market, config: Config) -> dict[str, str]:
     """Return the known biases of the data and of the days that were used, by name."""
     biases, env = dict[str, str](), config.env
-    has_bar = np.asarray(np.isfinite(market.data_array[..., CLOSE]))
+    has_bar = np.isfinite(market.data_array[..., CLOSE])
     is_whole = np.asarray(has_bar.all(axis=0))
     if config.data is None:
         biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."

@@ -182,6 +182,7 @@ class Baselines:
             raise ConfigError(
                 "expected data with a holdout, got none: training and validation use all days; leave --split out"
             )
+        rules, span = dict[str, BandRule](), slice(days.first, days.last + 1)
         benchmark = Benchmark.of(market, judging.benchmark_weights, config.seed)
         portfolio = Portfolio.on(market, config.env, device, benchmark)
         setup = EvaluationSetup(
@@ -192,9 +193,8 @@ class Baselines:
             days.days - 1,
             benchmark.columns.tolist(),
             BENCHMARK if judging.benchmark_weights else EQUAL,
-            index_close(judging.benchmark, market, np.arange(days.first, days.last + 1)),
+            index_close(judging.benchmark, market, span),
         )
-        rules, span = dict[str, BandRule](), slice(days.first, days.last + 1)
         if judging.rivals == "learned":
             refit = judging.rival_refit
             learned = fit_supervised(market, setup.tuning, refit_days=refit, days=span, known=known)
@@ -298,7 +298,7 @@ class Baselines:
         """Return an account that follows (D + 1,) closes without a trade."""
         path, nothing = self.setup.portfolio.rules.initial_capital * closes[None] / closes[0], np.zeros(1)
         invested = np.full((1, self.setup.steps), exposure)
-        return EquityCurves.untraded(np.asarray(path, np.float64), invested, traded=nothing, costs=nothing)
+        return EquityCurves.untraded(path, invested, traded=nothing, costs=nothing)
 
     def _active(self, judged: Played) -> Active:
         """Return the weights of an account less the benchmark's, in investable stocks."""

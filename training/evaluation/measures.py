@@ -59,7 +59,7 @@ class EquityCurves(NamedTuple):
         summary, is_held = account.summary(), np.abs(held) > _DUST
 
         def plain(values: Tensor) -> Float64Array:
-            return np.asarray(values.double().cpu().numpy().copy())
+            return values.double().cpu().numpy().copy()
 
         return cls(
             equity=plain(account.equity_curve.T).clip(min=0.0),  # what is owed beyond is lost by others

@@ -108,7 +108,7 @@ class EvaluationSetup:
 
     def prices(self, values: Tensor) -> Float64Array:
         """Return (days, n) prices on the judged days and the last one."""
-        return np.asarray(values[self.first : self.first + self.steps + 1].cpu().numpy())
+        return values[self.first : self.first + self.steps + 1].cpu().numpy()
 
 
 class Lapse(NamedTuple):
@@ -156,7 +156,7 @@ class Asked:
         """
 
         def part(values: Tensor) -> Float64Array:
-            return np.asarray(values[:, 0].cpu().numpy())
+            return values[:, 0].cpu().numpy()
 
         quotes, days = account.quotes, slice(first, first + len(target))
         given = np.pad(target, ((0, 0), (0, before.shape[1] - target.shape[1])))
