@@ -248,7 +248,7 @@ def index_close(path: Path | None, market: Market, days: slice) -> Float64Array 
     try:
         close = read_index(path, market.dates)[days]
         if np.isnan(close).any():
-            first, *_, last = market.dates[days].astype("datetime64[D]")
+            first, *_, last = market.dates[days]
             raise DataError(f"expected closes from {first} to {last} in {path}, at most {LONGEST_GAP_DAYS} days apart")
     except DataError as error:
         logger.warning("the index is left out: %s", error)

@@ -271,7 +271,7 @@ class Evaluation:
     @cached_property
     def dates(self) -> npt.NDArray[np.datetime64]:
         """Return the (D + 1,) days of the equity."""
-        return self.market.dates[self.played.days].astype("datetime64[D]")
+        return self.market.dates[self.played.days]
 
     @property
     def fill_dates(self) -> npt.NDArray[np.datetime64]:
@@ -296,7 +296,7 @@ class Evaluation:
         Amounts are in currency units; `value` is that of the `shares` which are left on the last day; `profit`, which
         counts it, is before `costs`; `largest` is the most shares that were held.
         """
-        dates = self.market.dates.astype("datetime64[D]").astype(str).tolist()
+        dates = self.market.dates.astype(str).tolist()
         rows = [
             {
                 **{"policy": self.judged, "ticker": self.played.tickers[one["stock"]], **one},

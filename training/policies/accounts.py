@@ -176,7 +176,7 @@ def table_of(name: str, policy: Any, market: Market) -> Float64Array:
         if (day := np.isinf(values).any(axis=1)).any():
             raise DataError(
                 f"expected finite scores or weights of {name!r}, got an infinite one on "
-                f"{market.dates[day][0].astype('datetime64[D]')}; leave empty what is not known"
+                f"{market.dates[day][0]}; leave empty what is not known"
             )
     else:
         try:
@@ -267,7 +267,7 @@ def rule_of(name: str, scores: Float64Array, tuning: Tuning, dates: NDArray[np.d
         DataError: no two stocks have different scores on a day of these.
     """
     if not any(np.ptp(row[np.isfinite(row)]) for row in scores[days] if np.isfinite(row).any()):
-        first, last = dates[days][[0, -1]].astype("datetime64[D]")
+        first, last = dates[days][[0, -1]]
         raise DataError(
             f"expected scores of {name!r} that differ between stocks from {first} to {last}, got "
             f"{np.isfinite(scores[days]).sum():,} scores, none different; the higher a score, the more is held, and "

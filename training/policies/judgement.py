@@ -51,7 +51,7 @@ class TradedMarket:
     """The run whose champion is shown beside the policies."""
 
     def __repr__(self) -> str:
-        dates, stocks = self.market.dates.astype("datetime64[D]"), len(self.market.investable_columns)
+        dates, stocks = self.market.dates, len(self.market.investable_columns)
         return f"TradedMarket({stocks:,} stocks, {dates[0]} to {dates[-1]}, {self.market.splits})"
 
     @classmethod
