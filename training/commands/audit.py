@@ -18,6 +18,7 @@ from models.ddpg_agent import DDPGAgent
 from training.commands.table import AuditArguments
 from training.run.market import require_past_columns
 from training.run.saved import SavedRun, open_saved_run
+from utils.arrays import Float32Array
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError, LookAheadError
 from utils.progress import progress
@@ -102,7 +103,7 @@ def reloaded(market: Market) -> Market:
     place = {name: column for column, name in enumerate(market.tickers)}
     cells = np.ix_(np.searchsorted(market.dates, loader.dates), np.array([place[name] for name in loader.tickers]))
 
-    def placed(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def placed(values: Float32Array) -> Float32Array:
         whole = np.full((*market.data_array.shape[:2], *values.shape[2:]), np.nan, dtype=np.float32)
         whole[cells] = values
         return whole

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features.bank import relative_risk
@@ -26,7 +25,7 @@ from data.universe import LONGEST_GAP_DAYS, read_index
 from environment.portfolio import Policy, Portfolio
 from models.policy import Forecasts
 from training.rollout import TABLE_BYTES, by_band, roll_out, windows_at_a_time
-from utils.arrays import Float64Array
+from utils.arrays import Float32Array, Float64Array
 from utils.config.trader import Config
 from utils.errors import DataError
 from utils.tables import many
@@ -53,7 +52,7 @@ _YEAR, _MONTH = 252, 21
 _VOLATILITY_DAYS = 60
 LAST_DAYS = 10
 """Days on one of which a survivor has a bar."""
-Scores = NDArray[np.float32] | Float64Array
+Scores = Float32Array | Float64Array
 _WINDOWS = 12
 _RISKS, _WORTHS = (0.006, 0.024, 0.096), (0.1, 0.4, 1.6)
 """Prices of risk, and percent that a standard deviation of scores is worth: first coarsely, then by half and twice."""
@@ -233,7 +232,7 @@ def planted_rules(scores: PlantedScores, tuning: Tuning) -> dict[str, BandRule]:
     return {RULE: rule, ORACLE: oracle}
 
 
-def inverse_volatility(close: NDArray[np.float32]) -> Float64Array:
+def inverse_volatility(close: Float32Array) -> Float64Array:
     """Return one over the deviation of the last 60 daily log returns of (days, n) closes; NaN where it is not known."""
     returns = pd.DataFrame(np.log(close.astype(np.float64))).diff()
     spread = returns.rolling(_VOLATILITY_DAYS, min_periods=_VOLATILITY_DAYS // 2).std().to_numpy()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from data.market import Market
 from data.splits import Span
@@ -48,7 +47,7 @@ from training.evaluation.play import (
 from training.evaluation.supervised import fit_supervised
 from training.forecasts.skill import DECAY, returns_ahead
 from training.forecasts.training_days import TrainingDays
-from utils.arrays import Float64Array
+from utils.arrays import Float64Array, Int64Array
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
 from utils.memory_guard import require_memory
@@ -69,7 +68,7 @@ class PlayedPolicies:
     """Policy that the judged one is compared with first: the setup's benchmark, or cash."""
     market: str
     """Policy to whose returns betas refer: the setup's benchmark."""
-    days: NDArray[np.int64]
+    days: Int64Array
     """(D + 1,) days of the market."""
     tickers: Sequence[str]
     """(n,) of the stocks that accounts hold."""

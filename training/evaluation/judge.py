@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from data.features.nine import CLOSE, OPEN
@@ -33,7 +32,7 @@ from training.evaluation.verdict import FoldResult, Lead, Overfitting, Verdict, 
 from training.forecasts.look_ahead import LookAhead, look_ahead
 from training.forecasts.skill import Coefficient, rank_coefficients
 from utils import metrics
-from utils.arrays import Float64Array
+from utils.arrays import DateArray, Float64Array
 from utils.config.trader import Config
 from utils.statistics import mean_test
 from utils.tables import many
@@ -269,12 +268,12 @@ class Evaluation:
         }
 
     @cached_property
-    def dates(self) -> npt.NDArray[np.datetime64]:
+    def dates(self) -> DateArray:
         """Return the (D + 1,) days of the equity."""
         return self.market.dates[self.played.days]
 
     @property
-    def fill_dates(self) -> npt.NDArray[np.datetime64]:
+    def fill_dates(self) -> DateArray:
         """Return the (D,) days of the fills of each day's decision."""
         return self.dates[1:] if self.config.env.fill == "next_open" else self.dates[:-1]
 

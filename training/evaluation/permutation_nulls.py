@@ -12,11 +12,10 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
-from utils.arrays import BoolArray, Float64Array
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.tables import many
 
 _BYTES = 2**28
@@ -44,7 +43,7 @@ class Active(NamedTuple):
     """Return from the close to the fill, of what is held before it, and from there to the next close, of what is held
     after it; shares of the price at the close."""
     session: Float64Array
-    member: NDArray[np.bool_] | None = None
+    member: BoolArray | None = None
     """(D, m) of a universe that changes; None: all on all days."""
 
     @classmethod
@@ -57,7 +56,7 @@ class Active(NamedTuple):
         *,
         at_close: bool,
         longest_gap: int,
-        member: NDArray[np.bool_] | None = None,
+        member: BoolArray | None = None,
     ) -> Self:
         """Take the stocks that trade on all days but for short gaps, or that are members on one.
 
@@ -176,7 +175,7 @@ def redrawn(market: Market, rng: np.random.Generator) -> Market:
     bars = market.data_array[..., _PRICES].astype(np.float64)
     places, has_bar = _places(bars, chosen), np.isfinite(bars[..., -1])
 
-    def drawn(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def drawn(values: Float32Array) -> Float32Array:
         again = np.take_along_axis(values[1:], places, axis=0)
         return np.where(has_bar, np.concatenate((values[:1], again)), np.float32(np.nan))
 
@@ -190,7 +189,7 @@ def redrawn(market: Market, rng: np.random.Generator) -> Market:
     )
 
 
-def rearranged(bars: Float64Array, chosen: NDArray[np.int64], is_mirrored: BoolArray | None = None) -> Float64Array:
+def rearranged(bars: Float64Array, chosen: Int64Array, is_mirrored: BoolArray | None = None) -> Float64Array:
     """Make a market of (days, stocks, 4) open, high, low, close whose days after the first are the chosen ones.
 
     A day is each stock's bar relative to its close before: it keeps its cross-section and the shape of its bars. It is
@@ -217,7 +216,7 @@ def rearranged(bars: Float64Array, chosen: NDArray[np.int64], is_mirrored: BoolA
     return np.where(np.isfinite(bars), made, np.nan)
 
 
-def _places(bars: Float64Array, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+def _places(bars: Float64Array, chosen: Int64Array) -> Int64Array:
     """Return the (days - 1, stocks) days to take: the chosen ones, or others on which a stock has a bar and had one."""
     has_bar = np.isfinite(bars[..., 3])
     is_known = has_bar[1:] & np.maximum.accumulate(has_bar)[:-1]

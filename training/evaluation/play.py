@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from data.market import Market
@@ -37,7 +36,7 @@ from training.evaluation.baselines import (
 from training.evaluation.measures import EquityCurves
 from training.forecasts.skill import agent_scores
 from training.rollout import TABLE_BYTES, follow, roll_out
-from utils.arrays import BoolArray, Float64Array
+from utils.arrays import BoolArray, Float64Array, Int64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
 from utils.tables import many
 
@@ -77,7 +76,7 @@ class EvaluationSetup:
         return slice(self.first, self.first + self.steps)
 
     @property
-    def days(self) -> NDArray[np.int64]:
+    def days(self) -> Int64Array:
         """(steps + 1,) days, the last one included."""
         return np.arange(self.first, self.first + self.steps + 1)
 

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.events import Event, Readjustment, explaining, readjustment
 from data.features.nine import CLOSE, PRICES, indicators
 from data.market import Market
 from data.record import MarketRecord, past_ratios
 from training.paper.journal import Journal, Row
+from utils.arrays import BoolArray, Float32Array, Float64Array
 
 _CLOSE, _OF_PRICES = PRICES.index(CLOSE), slice(len(PRICES))
 _SAME, _NEAR = 1e-6, 1e-3
@@ -52,7 +52,7 @@ def under_known_names(market: Market, renamed: Mapping[str, str]) -> Market:
     return replace(market, tickers=tickers)
 
 
-def _merged(days: NDArray[np.bool_], column: int, other: int, cells: NDArray[np.float32]) -> NDArray[np.float32]:
+def _merged(days: BoolArray, column: int, other: int, cells: Float32Array) -> Float32Array:
     """Return (days, columns, ...) cells with another column's on some days."""
     cells = cells.copy()
     cells[days, column] = cells[days, other]
@@ -120,7 +120,7 @@ def known_market(
 
 
 def _measured(
-    before: NDArray[np.float64], current: NDArray[np.float32], factor: float, past: float | None
+    before: Float64Array, current: Float32Array, factor: float, past: float | None
 ) -> tuple[float, Readjustment]:
     """Return the factor from an account's prices to those of a file, and how a ticker's known bars have changed.
 
@@ -168,20 +168,20 @@ def _settled(journal: Journal) -> defaultdict[str, set[str]]:
     return settled
 
 
-def _rescale(bars: NDArray[np.float64], rows: Sequence[Row], event: Mapping[str, Any], number: int) -> None:
+def _rescale(bars: Float64Array, rows: Sequence[Row], event: Mapping[str, Any], number: int) -> None:
     """Convert a ticker's (sessions, values) bars since an event that were known before it, in place."""
     late = [row for row, one in enumerate(rows) if one.key >= event["since"] and one.number < number]
     bars[late, _OF_PRICES] /= event["ratio"]
     bars[late, len(PRICES) :] *= event["ratio"]  # volume
 
 
-def _values(market: Market) -> NDArray[np.float32]:
+def _values(market: Market) -> Float32Array:
     """Return (days, columns, 4 or 5) prices, and volume if there is any."""
     prices = market.data_array[..., list(PRICES)]
     return prices if market.volume is None else np.concatenate((prices, market.volume[..., None]), axis=2)
 
 
-def _translated(market: Market, factors: Mapping[str, float], days: Sequence[int], bars: NDArray[np.float64]) -> Market:
+def _translated(market: Market, factors: Mapping[str, float], days: Sequence[int], bars: Float64Array) -> Market:
     """Return data in the account's units, with the bars that it knew."""
     factor = np.array([factors[ticker] for ticker in market.tickers], dtype=np.float64)
     array, volume, places = market.data_array.copy(), market.volume, range(len(factor))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.features.nine import CLOSE, OPEN, PRICES
 from training.paper.book import Book
 from training.signals.signals import few_bars
+from utils.arrays import DateArray
 from utils.config.settings import hint
 from utils.errors import ConfigError, first_line
 
@@ -33,8 +33,8 @@ class Sessions:
     """
 
     name: str
-    _days: NDArray[np.datetime64] | None = None
-    _hours: NDArray[np.datetime64] | None = None
+    _days: DateArray | None = None
+    _hours: DateArray | None = None
     """(2, sessions) times at which they open and close, UTC."""
     _known: tuple[np.datetime64, np.datetime64] = (np.datetime64("9999"), np.datetime64("0000"))
     """First and last day of which is known whether it is one."""

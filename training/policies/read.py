@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from data.features.own import public_names
 from data.market import Market
 from data.prepare.files import read_frame
 from data.prepare.layout import BLANKS
 from data.prepare.text import NO_DAY, OTHER, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
-from utils.arrays import BoolArray, Float64Array, Int32Array
+from utils.arrays import BoolArray, DateArray, Float64Array, Int32Array
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError, first_line
 
@@ -161,7 +160,7 @@ def long_rows(rows: pd.DataFrame, names: Sequence[str], source: str) -> pd.DataF
     return numbers_of(rows[list(names)], source).assign(**told)
 
 
-def days_of(column: "pd.Series[Any]", source: str, known: Int32Array | None = None) -> NDArray[np.datetime64]:
+def days_of(column: "pd.Series[Any]", source: str, known: Int32Array | None = None) -> DateArray:
     """Return the days (rows,) of dates, of a time that of its zone, as of bars. Raises DataError for others.
 
     Args:

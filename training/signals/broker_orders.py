@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from utils.arrays import Float64Array
+from utils.arrays import Float64Array, Int64Array
 from utils.errors import DataError
 
 IB_COLUMNS = (
@@ -71,7 +70,7 @@ class Order:
 
 def whole_shares(
     lacking: Float64Array, price: Float64Array, held: Float64Array, cash: float, cost_rate: float, least: float
-) -> NDArray[np.int64]:
+) -> Int64Array:
     """Return the whole shares to buy, negative: to sell, for (n,) shares that are lacking at some prices.
 
     Sales are rounded to the nearest share that is held. Purchases never take more than the cash and what sales leave
