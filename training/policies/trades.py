@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
@@ -16,7 +15,7 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from training.evaluation.play import EvaluationSetup, Played
 from training.policies.read import long_rows, titled
-from utils.arrays import Float64Array
+from utils.arrays import Float64Array, Int64Array
 from utils.errors import DataError
 from utils.tables import many
 
@@ -95,25 +94,25 @@ class GivenTrades:
         self.has_prices = bool(table["price"].notna().any())
         # Sessions from a decision to its fill.
         self.late = int(setup.portfolio.rules.fill == "next_open")
-        dates = market.dates.astype("datetime64[D]")
+        dates = market.dates
         session = np.searchsorted(dates, table["date"].to_numpy("datetime64[D]")).clip(max=len(dates) - 1)
         # An order is decided at the close of its date; a fill was decided on the session before.
         decided = session - self.has_prices * self.late - setup.first
         place = {market.tickers[column]: n for n, column in enumerate(market.investable_columns.tolist())}
         stock = table["ticker"].map(place)
-        bars = market.data_array[session, market.investable_columns[stock.fillna(0).astype(int)]].astype(np.float64)
-        table = table.assign(is_after=decided >= setup.steps)
-        why = _reasons(table, market, session, stock, bars)
+        known_stock = stock.fillna(0).astype(int)
+        column = market.investable_columns[known_stock]
+        bars = market.data_array[session, column].astype(np.float64)
+        table = table.assign(is_after=decided >= setup.steps, is_investable=stock.notna())
+        why = _reasons(table, market, session, known_stock, bars)
         reason = np.select([np.asarray(where) for where in why.values()], [*why], default="")
         price = table["price"] if self.has_prices else bars[:, CLOSE]
         shares = table["shares"].fillna(table["value"] / price).to_numpy()
-        self.rows = table.assign(decided=decided, stock=stock, amount=shares, reason=reason, at=price)
+        self.rows = table.assign(decided=decided, stock=known_stock, amount=shares, reason=reason, at=price)
         held = np.zeros((setup.steps, len(place)))
         self.rows["amount"] = self._held(held)
         # Nothing can be ordered at a close without a bar: what was filled on the next day is filled a session later.
-        before = market.data_array[
-            (session - 1).clip(min=0), market.investable_columns[stock.fillna(0).astype(int)], CLOSE
-        ]
+        before = market.data_array[(session - 1).clip(min=0), column, CLOSE]
         is_played = (decided >= 0) & (self.rows["amount"] != 0) & (self.rows["reason"] == "")
         is_late = self.has_prices & bool(self.late) & ~np.isfinite(before)
         self.rows.loc[is_late & is_played, "reason"] = _LATE
@@ -125,7 +124,7 @@ class GivenTrades:
             )
         capital, before = setup.portfolio.rules.initial_capital, self.rows[self.rows["decided"] < 0]
         worth = np.nan_to_num(pd.DataFrame(market.close[: setup.first + 1]).ffill().iloc[-1].to_numpy(np.float64))
-        begun = np.bincount(before["stock"].fillna(0).astype(int), before["amount"], minlength=len(place))
+        begun = np.bincount(before["stock"], before["amount"], minlength=len(place))
         equity = capital - float((before["amount"] * before["at"]).fillna(0.0).sum()) + float(begun @ worth)
         if equity <= 0:
             raise DataError(
@@ -145,7 +144,7 @@ class GivenTrades:
         # What is bought at a close may be sold at the same one.
         in_turn = usable.assign(sale=usable["amount"] < 0).sort_values(["decided", "sale"], kind="stable")
         for row in in_turn.itertuples():
-            stock, amount = int(row.stock), float(row.amount)
+            stock, amount = row.stock, float(row.amount)
             owned = held[stock]
             invested += owned * (row.at - last.get(stock, row.at))
             last[stock] = row.at
@@ -195,7 +194,7 @@ class GivenTrades:
             is_judged = (self.rows["amount"] != 0) & (self.rows["decided"] >= 0)
             done, quotes = self.rows[is_judged], self.setup.portfolio.quotes
             prices, day = quotes.open if self.late else quotes.close, done["decided"] + self.first + self.late
-            here = prices.cpu().numpy()[day, done["stock"].astype(int)]
+            here = prices.cpu().numpy()[day, done["stock"]]
             better = self.scale * float(np.nansum(done["amount"] * (here - done["price"])))
             profit = float(played.curves.equity[0, -1] - played.curves.capital) + better
             share = f", {100 * abs(better) / profit:.0f}% of the profit of {profit:,.0f} at these prices" * (profit > 0)
@@ -214,16 +213,17 @@ class GivenTrades:
 
 
 def _reasons(
-    table: pd.DataFrame, market: Market, session: NDArray[np.int64], stock: "pd.Series[float]", bars: Float64Array
+    table: pd.DataFrame, market: Market, session: Int64Array, stock: "pd.Series[int]", bars: Float64Array
 ) -> dict[str, Any]:
     """Return by reason the rows that no account could have; of two reasons the first one counts.
 
     Args:
+        table: also with whether a row `is_after` the judged days, and of a stock that `is_investable`.
         session, stock, bars: (rows,) of each, 0 where there is none, and its prices.
     """
-    dates, date = market.dates.astype("datetime64[D]"), table["date"].to_numpy("datetime64[D]")
+    dates, date = market.dates, table["date"].to_numpy("datetime64[D]")
     closes = pd.DataFrame(market.close).ffill().to_numpy(np.float64)
-    before = closes[(session - 1).clip(min=0), stock.fillna(0).astype(int)][:, None]
+    before = closes[(session - 1).clip(min=0), stock][:, None]
     repeats = (bars[:, [OPEN, HIGH, LOW, CLOSE]] == before).all(axis=1)
     price, low, high = table["price"].to_numpy(), bars[:, LOW], bars[:, HIGH]
     slack, middle = np.maximum(_ROUNDING * price, np.minimum(_CENT, _CENT * price)), np.sqrt(low * high)
@@ -238,7 +238,7 @@ def _reasons(
         "without an amount other than 0": ~np.isfinite(amount) | (amount == 0),
         "with both value and shares": table["value"].notna() & table["shares"].notna(),
         "of an unknown ticker": ~table["ticker"].isin(market.tickers),
-        "of a stock that may not be bought": stock.isna(),
+        "of a stock that may not be bought": ~table["is_investable"],
         "after the last day of the data": date > dates[-1],
         "before the first day of the data": date < dates[0],
         "on a day without session": dates[session] != date,
