@@ -21,7 +21,6 @@ from training.policies.accounts import (
     is_weights,
     require_weights,
     rule_of,
-    rule_text,
     standing,
     table_of,
     values_of_function,
@@ -90,9 +89,8 @@ class OwnPolicy:
             require_weights(name, values)
             return cls(name, function, {}, source)
         tuning = Tuning.of(market, Portfolio.on(market, rules, benchmark=benchmark))
-        scores = standing(values)
-        rule = rule_of(name, scores, tuning, market.dates, slice(None))
-        logger.info("%s", rule_text(name, rule, scores))
+        rule, how = rule_of(name, values, tuning, market.dates, slice(None))
+        logger.info("%s", how)
         return cls(name, function, {number: float(getattr(rule, number)) for number in NUMBERS}, source)
 
     @classmethod

@@ -19,7 +19,7 @@ from training.evaluation.play import APART, EvaluationSetup, GivenWeights, Playe
 from training.forecasts.look_ahead import require_past
 from training.policies.read import WEIGHTS, aligned, is_rows, wide_table
 from training.policies.trades import GivenTrades, Trades
-from utils.arrays import Float32Array, Float64Array
+from utils.arrays import DateArray, Float32Array, Float64Array
 from utils.errors import DataError, LookAheadError
 from utils.tables import many
 
@@ -82,7 +82,6 @@ def account_of_table(
     name: str, table: Float64Array, setup: EvaluationSetup, hold: int | None = None, *, is_weights: bool
 ) -> Played:
     """Play (days, n) scores or target weights, as `account_of` does. Raises DataError where no scores differ."""
-    market = setup.market
     if is_weights:
         weights, begun = in_force(table, setup.judged)
         much = _require_shares(name, weights[setup.judged])
@@ -96,9 +95,7 @@ def account_of_table(
         return _with_asked(played, how=f"Target weights, held as they are given{borrowed * needs_credit}.", notes=notes)
     begun = list[str]()
     if hold is None:
-        scores = standing(table)
-        rule = rule_of(name, scores, setup.tuning, market.dates, setup.judged)
-        how = rule_text(name, rule, scores)
+        rule, how = rule_of(name, table, setup.tuning, setup.market.dates, setup.judged)
         followed: Policy = rule.policy(setup.tuning.risk)
     else:
         how = f"{name}: equal weights of the {many(hold, 'stock')} with the best scores, anew on each day with scores."
@@ -256,16 +253,18 @@ def standing(scores: Float64Array) -> Float64Array:
     return np.where(last[:, None] >= 0, scores[last], np.nan)
 
 
-def rule_of(name: str, scores: Float64Array, tuning: Tuning, dates: NDArray[np.datetime64], days: slice) -> BandRule:
-    """Return how scores are held: tuned on training days, as those of ridge and LightGBM are.
+def rule_of(name: str, table: Float64Array, tuning: Tuning, dates: DateArray, days: slice) -> tuple[BandRule, str]:
+    """Return how scores are held, tuned on training days as those of ridge and LightGBM are, and the same in words.
 
     Args:
+        table: (days, n) scores, which stand as in `standing`.
         dates: of all days.
         days: on which they are played.
 
     Raises:
         DataError: no two stocks have different scores on a day of these.
     """
+    scores = standing(table)
     if not any(np.ptp(row[np.isfinite(row)]) for row in scores[days] if np.isfinite(row).any()):
         first, last = dates[days][[0, -1]]
         raise DataError(
@@ -273,14 +272,10 @@ def rule_of(name: str, scores: Float64Array, tuning: Tuning, dates: NDArray[np.d
             f"{np.isfinite(scores[days]).sum():,} scores, none different; the higher a score, the more is held, and "
             f'target weights need `{name}.returns = "weights"`'
         )
-    return tuning.tuned(scores.astype(np.float32))
-
-
-def rule_text(name: str, rule: BandRule, scores: Float64Array) -> str:
-    """Say how scores are held, and whether that was tuned on training days."""
+    rule = tuning.tuned(scores.astype(np.float32))
     is_tuned = np.array_equal(rule.scores, scores.astype(np.float32), equal_nan=True)
     how = "tuned on" if is_tuned else "without scores of"
-    return (
+    return rule, (
         f"{name}: a unit of score is worth {rule.unit:.3g}%, price of risk {rule.risk:g}, at most {rule.largest:.0%} "
         f"in a stock, or twice its part of the benchmark, {how} training days."
     )
