@@ -161,7 +161,7 @@ class Account:
     def _suspend(self, key: str, text: str) -> None:
         """Write down what is doubtful; raise Suspended unless `paper go` has come after that, or nobody watches."""
         row = self.journal.append("hold", key, {"text": text})
-        if not self.is_replay and not any(go.number > row.number for go in self.journal.of("go").values()):
+        if not self.is_replay and self.journal.accepted_until < row.number:
             remedy = f"mend the data and step again, or accept them with `paper go {self.name}`"
             raise Suspended(f"expected {text}; {remedy}")
 

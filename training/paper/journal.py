@@ -102,6 +102,11 @@ class Journal:
             renamed[first] = row.body["new"]
         return renamed
 
+    @property
+    def accepted_until(self) -> int:
+        """The number of the last row by which a person let the account go on; 0 where there is none."""
+        return max((row.number for row in self.of("go").values()), default=0)
+
     def units(self, until: str = "9999", *, splits_until: str = "") -> defaultdict[str, float]:
         """Return by ticker the factor from the account's prices to those of a day, by its events; 1 for all others.
 
@@ -118,7 +123,7 @@ class Journal:
         """Return why the account gives no new order; empty where it does."""
         if os.path.lexists(self.path.parent / STOP):
             return f"there is a file {STOP} in {self.path.parent}"
-        since = max((row.number for row in self.of("go").values()), default=0)
+        since = self.accepted_until
         rows = [row for kind in ("stop", "doubt") for row in self.of(kind).values() if row.number > since]
         return str(rows[0].body["text"]) if rows else ""
 
@@ -127,7 +132,7 @@ class Journal:
         return self._of.get(kind, {})
 
     def append(self, kind: str, key: str, body: dict[str, Any] | None = None) -> Row:
-        """Write a row durably; return the one that has this key if there is one already.
+        """Write a row durably, and return it; where there is one with this key already, write nothing and return that.
 
         Raises:
             FileError: it cannot be written.

@@ -161,9 +161,9 @@ def _events(ticker: str, since: str, ratio: float, named: Sequence[tuple[Event, 
 
 def _settled(journal: Journal) -> defaultdict[str, set[str]]:
     """Return by ticker the sessions, and last day before them, whose changed prices a person has accepted."""
-    last, settled = max((row.number for row in journal.of("go").values()), default=0), defaultdict[str, set[str]](set)
+    settled = defaultdict[str, set[str]](set)
     for row in journal.of("hold").values():
-        if row.number < last and "dates" in row.body:
+        if row.number < journal.accepted_until and "dates" in row.body:
             settled[row.body["ticker"]].update(row.body["dates"])
     return settled
 
