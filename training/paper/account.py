@@ -280,7 +280,7 @@ class Account:
         """Doubt an account whose cash moves without a trade, split or dividend, as by a deposit or a fee."""
         book, date, before = self.book, self.book.date(day), self.book.session(day - 1)
         moved, told = cash - before["cash"], before.get("until") or book.date(day - 1)
-        moved += sum(fill.value if fill.side == "buy" else -fill.value for fill in trades)
+        moved += sum(fill.sign * fill.value for fill in trades)
         noted = {body["ticker"] for body, known in book.events(day) if not known}
         paid = sum(
             book.entitled(body, date, shares) * body["cash"]

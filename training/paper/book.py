@@ -10,7 +10,7 @@ import numpy as np
 from data.features.nine import CLOSE
 from data.market import Market
 from training.paper.journal import Journal, Row
-from training.signals.broker_orders import Order, Side
+from training.signals.broker_orders import Deal, Order
 from utils.arrays import Float32Array
 from utils.errors import DataError, ProgramError
 
@@ -24,14 +24,9 @@ class NotNow(NoAnswer):
 
 
 @dataclass(frozen=True)
-class Fill:
-    """A purchase or a sale that was executed."""
+class Fill(Deal):
+    """A purchase or a sale that was executed; a sale by the rules gets the id that an order to sell would have."""
 
-    id: str
-    """Of its order; a sale by the rules gets the id that an order to sell would have."""
-    ticker: str
-    side: Side
-    shares: float
     price: float
     value: float
     """Amount paid or received, before costs."""
@@ -139,7 +134,7 @@ class Book:
 
     def ordered(self, day: int) -> dict[str, float]:
         """Return by ticker the shares of these orders, negative: sold."""
-        return {one.ticker: one.shares if one.side == "buy" else -one.shares for one in self.orders(day)}
+        return {one.ticker: one.sign * one.shares for one in self.orders(day)}
 
     def unanswered(self) -> Iterator[tuple[int, Order]]:
         """Yield a broker's orders without an answer, with their days."""
@@ -185,7 +180,7 @@ class Book:
             if applied_to < body["since"] <= today and (body["kind"] == "dividend" or is_late):
                 shares.update({t: shares[t] * body["ratio"] for t in {body["ticker"]} & shares.keys()})
         for fill in fills:
-            shares[fill.ticker] = shares.get(fill.ticker, 0.0) + (fill.shares if fill.side == "buy" else -fill.shares)
+            shares[fill.ticker] = shares.get(fill.ticker, 0.0) + fill.sign * fill.shares
         return shares
 
     def entitled(self, dividend: Mapping[str, Any], today: str, shares: Mapping[str, float]) -> float:

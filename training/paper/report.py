@@ -179,8 +179,7 @@ def profits(account: Account) -> tuple[dict[str, float], list[dict[str, Any]]]:
     for day in range(book.start + 1, book.last + 1):
         for fill in book.fills(day):
             first.setdefault(fill.ticker, book.date(day))
-            paid = fill.value if fill.side == "buy" else -fill.value
-            gained[fill.ticker] = gained.get(fill.ticker, 0.0) - paid
+            gained[fill.ticker] = gained.get(fill.ticker, 0.0) - fill.sign * fill.value
         for ticker in sorted(first.keys() - book.session(day)["positions"].keys()):
             span = {"ticker": ticker, "from": first.pop(ticker), "to": book.date(day)}
             closed.append({**span, "profit": gained.pop(ticker)})

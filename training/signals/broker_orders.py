@@ -43,15 +43,26 @@ _TICKER = re.compile(r"[A-Za-z0-9.^][A-Za-z0-9.^/ -]*")
 
 
 @dataclass(frozen=True)
-class Order:
-    """An order at the market for the next open."""
+class Deal:
+    """A purchase or a sale, ordered or executed."""
 
     id: str
-    """Determined by the name of run or account, session, ticker and side; a broker knows the order by it."""
+    """Of its order, determined by the name of run or account, session, ticker and side; a broker knows it by this."""
     ticker: str
     side: Side
     shares: float
     """Whole ones at a broker; of a paper account in the account's units."""
+
+    @property
+    def sign(self) -> int:
+        """1 of a purchase, -1 of a sale."""
+        return 1 if self.side == "buy" else -1
+
+
+@dataclass(frozen=True)
+class Order(Deal):
+    """An order at the market for the next open."""
+
     request: dict[str, Any] | None = None
     """What a paper account asks of its broker, see `alpaca_request`."""
 
