@@ -31,7 +31,7 @@ from training.run.saved import SavedRun, open_saved_run
 from training.signals.signals import moved_by
 from utils.arrays import Float64Array
 from utils.config.cli import command_line
-from utils.config.settings import changed_flags, read_settings, to_dict
+from utils.config.settings import changed_flags, changed_values, read_settings
 from utils.config.trader import Config, EnvironmentConfig, EvaluationConfig
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads, named_generator
@@ -89,8 +89,8 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> list[E
         settings = read_settings(arguments.config) if arguments.config else {}
         named = {"investable": arguments.investable, "evaluation.benchmark_weights": arguments.benchmark_weights}
         listed = {name: str(value) for name, value in named.items() if value}
-        given, usual = to_dict(arguments.env), to_dict(EnvironmentConfig())
-        rules = {f"env.{name}": value for name, value in given.items() if value != usual[name]}
+        changed = changed_values(EnvironmentConfig(), arguments.env)
+        rules = {f"env.{name}": value for name, value in changed.items()}
         market = load_market(arguments.data, {**settings, **listed, **rules}, device)
     else:
         run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)

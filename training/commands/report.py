@@ -3,7 +3,6 @@
 Nothing is played, and nothing of holdout days is read.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from training.evaluation.measures import METRICS, Estimate, Metric
 from training.evaluation.pages import document, shown_settings, write_document
 from utils.charts import DASH, Chart
 from utils.config.cli import command_line
-from utils.config.settings import OF_ITS_FOLDER
+from utils.config.settings import OF_ITS_FOLDER, read_json
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.runs.find import SUMMARY
@@ -148,7 +147,7 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(read_json(path))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"expected JSON in {path}, got: {error}; make it again or delete it") from None
 

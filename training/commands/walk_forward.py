@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -24,7 +23,7 @@ from training.train import train_of_study
 from utils.cloud.restore import require_unused
 from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.cli import command_line
-from utils.config.settings import from_saved, hint, settings_to_resume, to_dict
+from utils.config.settings import from_saved, hint, read_json, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
 from utils.jobs import LOGS, Job, open_executor, require_all
@@ -206,7 +205,7 @@ def _find(config: Config, store: ObjectStore | None) -> Path:
 def _read(path: Path) -> tuple[FoldPlan, Config]:
     """Return the plan of a test, and the settings of its runs. Raises ConfigError for a damaged file."""
     try:
-        contents = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        contents = read_json(path / PLAN)
         return FoldPlan(**contents["plan"]), from_saved(contents["settings"], Config)
     except (ConfigError, OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"expected the plan of a {NOUN} in {path / PLAN}, got: {error}") from None

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from utils.charts import DASH, MINUS, described, number
-from utils.config.settings import flatten, to_dict
+from utils.config.settings import named_values
 from utils.runs.run_log import write_atomically
 
 _HERE = Path(__file__).parent / "page"
@@ -59,4 +59,4 @@ def _template(folder: Path, name: str) -> Template:
 
 def shown_settings(config: object) -> dict[str, str]:
     """Return the settings of a configuration as text, by dotted names."""
-    return {name: str(value) for name, value in flatten(to_dict(config)).items()}
+    return {name: str(value) for name, value in named_values(config).items()}

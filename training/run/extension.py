@@ -11,7 +11,7 @@ from data.record import is_recorded_market, readjustments
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
 from training.run.session import Session
-from utils.config.settings import flatten, settings_hash, to_dict, with_settings
+from utils.config.settings import named_values, settings_hash, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import Checkpoint, encode_state, list_checkpoints, load_latest, save_checkpoint
@@ -95,7 +95,7 @@ def run_to_extend(name: str, config: Config) -> RunLog:
 
 def extended_settings(parent: RunLog, config: Config, explicit: frozenset[str]) -> Config:
     """Return the settings of a new run: those of its parent, updated by those the user gave."""
-    given, names = flatten(to_dict(config)), explicit | {"run", "resume", "runs_dir"}
+    given, names = named_values(config), explicit | {"run", "resume", "runs_dir"}
     return with_settings(parent.settings(Config), {name: given[name] for name in given.keys() & names})
 
 

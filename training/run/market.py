@@ -1,7 +1,6 @@
 """The market of a run: loaded, recorded in the run's folder, and checked against the record."""
 
 import dataclasses
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from data.synthetic.built_in import PlantedScores, built_in_loader, planted_scor
 from data.universe import read_index
 from environment.benchmark import Benchmark
 from training.forecasts.look_ahead import require_past
+from utils.config.settings import read_json
 from utils.config.trader import Config
 from utils.errors import DataError
 from utils.runs.run_log import write_json
@@ -132,7 +132,7 @@ def record_or_pin_market(path: Path, market: Market, splits: Splits | None = Non
 def read_market_record(path: Path) -> MarketRecord:
     """Return the market record of the run in `path`. Raises DataError for a damaged one."""
     try:
-        record = dict(json.loads((path / MARKET).read_text(encoding="utf-8")))
+        record = dict(read_json(path / MARKET))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"expected JSON in {path / MARKET}, got: {error}; restore it from a copy of the run") from None
     return read_record(record, str(path / MARKET))

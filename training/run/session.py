@@ -16,7 +16,7 @@ import torch
 from utils.cloud.restore import fetch_newer, require_unused
 from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
-from utils.config.settings import RunSettings, flatten, settings_hash, settings_to_resume, to_dict
+from utils.config.settings import RunSettings, named_values, settings_hash, settings_to_resume, to_dict
 from utils.errors import CheckpointError, MemoryLimitReached
 from utils.memory_guard import MemoryGuard
 from utils.memory_profiler import get_profiler, restart_profiler
@@ -172,7 +172,7 @@ def open_session(
         device = choose_device(settings.device)
         choose_threads(settings.threads)
         restart_profiler()
-        run.tracker = Tracker(settings.log_to, run.path, flatten(to_dict(settings)))
+        run.tracker = Tracker(settings.log_to, run.path, named_values(settings))
         seed_everything(settings.seed)
         session = Session(run, settings, device, safe_point, settings_hash(settings), files, sync)
         try:

@@ -17,13 +17,12 @@ from utils.config.kinds import Mark
 from utils.config.settings import (
     LATEST,
     Setting,
-    flatten,
     from_dict,
     hint,
+    named_values,
     read_settings,
     require_not_removed,
     settings_of,
-    to_dict,
 )
 from utils.errors import ConfigError
 
@@ -102,7 +101,7 @@ def parse_command(
         _group_help(words, commands, lists, is_asked=bool(asked))
     words, command = words[len(name.split()) :], commands[name]
     known, settings = settings_of(command.arguments), get_type_hints(command.arguments).get("settings")
-    defaults = {} if settings is None else flatten(to_dict(settings()))
+    defaults = {} if settings is None else named_values(settings())
     if asked:
         is_whole = HELP_ALL in asked
         _parser(name, command, defaults, lists(name, is_whole), is_whole=is_whole).print_help()

@@ -154,6 +154,11 @@ def to_dict(settings: Any) -> dict[str, Any]:
     return values
 
 
+def named_values(settings: Any) -> dict[str, Any]:
+    """Return the JSON values of all settings of a config dataclass by dotted name."""
+    return flatten(to_dict(settings))
+
+
 def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
     """Return the config dataclass that nested dicts or dotted names describe; missing settings take their defaults.
 
@@ -211,14 +216,19 @@ def _refusal(error: ValidationError, known: Mapping[str, Setting]) -> ConfigErro
 
 def with_settings(settings: Built, values: Mapping[str, Any]) -> Built:
     """Return a config dataclass with some settings changed, otherwise as `from_dict`."""
-    return from_dict(flatten(to_dict(settings)) | flatten(values), type(settings))
+    return from_dict(named_values(settings) | flatten(values), type(settings))
+
+
+def changed_values(before: Any, now: Any) -> dict[str, Any]:
+    """Return, by dotted name, the settings of a config dataclass that differ from those before."""
+    old = named_values(before)
+    return {name: value for name, value in named_values(now).items() if value != old[name]}
 
 
 def changed_flags(before: Any, now: Any) -> list[str]:
-    """Return the flags, with their values, of all settings of a config dataclass that differ from those before."""
-    known, old = settings_of(type(now)), flatten(to_dict(before))
-    changed = {name: value for name, value in flatten(to_dict(now)).items() if value != old[name]}
-    return [word for name, value in changed.items() for word in known[name].words(value)]
+    """Return the flags of the same, with their values."""
+    known = settings_of(type(now))
+    return [word for name, value in changed_values(before, now).items() for word in known[name].words(value)]
 
 
 def settings_hash(settings: Any) -> str:
@@ -235,12 +245,12 @@ def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Bu
 
     Raises ConfigError where one that shapes results differs; a file may have moved, under the same name.
     """
-    after = flatten(to_dict(now))
+    after = named_values(now)
     fixed, wanted = _shaping(began), _shaping(now)
     for name in sorted(explicit & fixed.keys()):
         if fixed[name] != wanted[name]:
             raise ConfigError(
-                f"expected {name} = {flatten(to_dict(began))[name]!r}, with which the run began, got {after[name]!r}; "
+                f"expected {name} = {named_values(began)[name]!r}, with which the run began, got {after[name]!r}; "
                 "leave it out, or start a new run without --resume"
             )
     return with_settings(began, {name: after[name] for name in explicit | {"resume", "runs_dir"}})
@@ -248,7 +258,7 @@ def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Bu
 
 def _shaping(settings: Any) -> dict[str, Any]:
     """Return the settings that shape results; a file by its name."""
-    values = flatten(to_dict(settings))
+    values = named_values(settings)
     return {
         name: Path(values[name]).name if setting.kind is Path and values[name] is not None else values[name]
         for name, setting in settings_of(type(settings)).items()
@@ -264,12 +274,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"expected TOML in {path}, got: {error}") from None
 
 
+def read_json(path: Path) -> Any:
+    """Return the contents of a JSON file. Raises OSError or ValueError where it is none."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a TOML file, or in the config.json of a run, by dotted name. Raises ConfigError."""
     if path.suffix != ".json":
         return flatten(read_toml(path))
     try:
-        return repeated(json.loads(path.read_text(encoding="utf-8")))
+        return repeated(read_json(path))
     except (AttributeError, RecursionError, ValueError) as error:
         raise ConfigError(f"expected settings of a run in {path}, got: {error}") from None
 

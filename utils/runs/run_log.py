@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic_core import to_jsonable_python
 
 from utils.config.kinds import Mark
-from utils.config.settings import as_toml, flatten, from_saved, repeated, settings_of, to_dict, with_settings
+from utils.config.settings import (
+    as_toml,
+    flatten,
+    from_saved,
+    named_values,
+    read_json,
+    repeated,
+    settings_of,
+    with_settings,
+)
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
 from utils.runs.durable import is_litter, new_file
@@ -67,10 +76,10 @@ class RunLog:
         """
         path = self.path / CONFIG
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path)
             began_in = Path(values.pop(_BEGAN_IN, "")) if isinstance(values, dict) else Path()
             began = from_saved(values, kind)
-            given, moved = flatten(to_dict(began)), dict[str, Any]()
+            given, moved = named_values(began), dict[str, Any]()
             for name in (name for name, one in settings_of(kind).items() if Mark.INPUT in one.field.metadata):
                 if (file := given[name]) and not Path(file).exists() and (began_in / file).exists():
                     moved[name] = str(began_in / file)
@@ -107,7 +116,7 @@ class RunLog:
     def end(self) -> int | None:
         """Return the generation with which the run ended; None for one that has not, or has gone on since."""
         try:
-            last = dict(json.loads((self.path / SUMMARY).read_text(encoding="utf-8")))["generations"]
+            last = read_json(self.path / SUMMARY)["generations"]
             return int(last) if self.records()[-1]["generation"] == last else None
         except (ConfigError, IndexError, KeyError, OSError, TypeError, ValueError):
             return None
