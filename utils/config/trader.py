@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from utils.config import kinds
+from utils.config.kinds import Mark
 from utils.config.settings import RunSettings, checked_dataclass, from_dict, require
 
 Profile = Literal["quick", "full"]
@@ -46,7 +47,7 @@ class DataConfig:
     to their own shares. 0: validation ends with the data. Default: what the two leave."""
     input_clip: Annotated[float, Field(gt=0, le=10**6)] = 8.0
     """Standard deviations to which standardised observations are clipped, above and below."""
-    inputs: Annotated[Literal["all", "past"], kinds.Mark.SHORT] = "all"
+    inputs: Annotated[Literal["all", "past"], Mark.SHORT] = "all"
     """What agents read: `all`: past returns and every feature of the data; `past`: past returns alone."""
     max_bad_row_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Largest share of rows with a non-positive or infinite price that a file may have."""
@@ -141,7 +142,7 @@ class LearningConfig:
 class EvolutionConfig:
     """Selection, crossover and mutation of the population's genes and actors."""
 
-    population_size: Annotated[int, Field(ge=2), kinds.UP_TO_A_BILLION, kinds.Mark.SHORT] = 16
+    population_size: Annotated[int, Field(ge=2), kinds.UP_TO_A_BILLION, Mark.SHORT] = 16
     """Agents of the population."""
     elite_fraction: kinds.Share = 0.25
     """Share of the agents, the fittest, that survive unchanged; their committee is the champion."""
@@ -168,15 +169,15 @@ class EvaluationConfig:
     evidence: Literal["weigh", "report", "require"] = "weigh"
     """How far the forecasts of the agents are followed: `weigh`: as far as their orders are worth it, else the
     benchmark is held; `report`: in full; `require`: in full where they are significant, else not at all."""
-    benchmark_weights: Annotated[str, kinds.Mark.SHORT] = ""
+    benchmark_weights: Annotated[str, Mark.SHORT] = ""
     """What the benchmark holds, as `SPY=1` or `SPY=60,TLT=40`, of any columns; empty: all stocks that may be bought, in
     equal parts, or a sample of more than 300. It is bought once, and trimmed once a year."""
-    rivals: Annotated[Rivals, kinds.Mark.SHORT, kinds.Mark.FREE] = "learned"
+    rivals: Annotated[Rivals, Mark.SHORT, Mark.FREE] = "learned"
     """`learned`: evaluate a ridge regression and LightGBM, fitted to the training days, beside the champion; `none`: do
     not."""
-    rival_refit: Annotated[kinds.NonNegativeInt, kinds.Mark.SHORT, kinds.Mark.FREE] = 0
+    rival_refit: Annotated[kinds.NonNegativeInt, Mark.SHORT, Mark.FREE] = 0
     """Sessions after which they are refitted to all outcomes known by then; 0: fitted once, to the training days."""
-    benchmark: Annotated[kinds.InputFile, kinds.Mark.SHORT, kinds.Mark.FREE] = None
+    benchmark: Annotated[kinds.InputFile, Mark.SHORT, Mark.FREE] = None
     """CSV file (`date, close`) of a benchmark to evaluate beside the champion."""
 
 
@@ -191,17 +192,17 @@ class Config(RunSettings):
     SETTLEMENT_PERIOD_DAYS: ClassVar[int] = EnvironmentConfig.settlement_days
     GRADIENT_STEPS_PER_GENERATION: ClassVar[int] = LearningConfig.gradient_steps
     GRADIENT_ACCUMULATION_STEPS: ClassVar[int] = LearningConfig.gradient_accumulation
-    data: Annotated[kinds.InputFile, kinds.Mark.MAIN] = None
+    data: Annotated[kinds.InputFile, Mark.MAIN] = None
     """Parquet file of daily bars, as written by `prepare`; default: data/stock_data.parquet if it exists, else the
     built-in market."""
-    investable: Annotated[kinds.InputFile, kinds.Mark.MAIN] = None
+    investable: Annotated[kinds.InputFile, Mark.MAIN] = None
     """Stocks that may be bought: a text file, one ticker per line; default: all."""
-    features: Annotated[kinds.InputFile, kinds.Mark.MAIN] = None
+    features: Annotated[kinds.InputFile, Mark.MAIN] = None
     """Python file of own features of daily bars: each public function takes wide bars and returns one frame."""
-    profile: Annotated[Profile, kinds.Mark.FREE, kinds.Mark.MAIN, Field(description=_PROFILE_HELP)] = "quick"
-    generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE, kinds.Mark.MAIN] = 25
+    profile: Annotated[Profile, Mark.FREE, Mark.MAIN, Field(description=_PROFILE_HELP)] = "quick"
+    generations: Annotated[kinds.PositiveInt, Mark.FREE, Mark.MAIN] = 25
     """Generation after which the run ends."""
-    memory_report: Annotated[Literal["auto", "on", "off"], kinds.Mark.FREE] = "auto"
+    memory_report: Annotated[Literal["auto", "on", "off"], Mark.FREE] = "auto"
     """What is said of memory. `auto`: a line a generation, and in a file an analysis at the end; `on`: also counts of
     all objects after every phase, and tables after every generation; `off`: no counts."""
     split: DataConfig = field(default_factory=DataConfig)
