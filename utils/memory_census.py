@@ -142,7 +142,7 @@ def forget_living() -> None:
 
 def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:
     """Return the largest objects of at least `min_mb` MiB as a table."""
-    return table(rows, ("mb", "object", "held by")) if (rows := heap.largest(min_mb)) else "none"
+    return table(rows) if (rows := heap.largest(min_mb)) else "none"
 
 
 def type_name(kind: type) -> str:

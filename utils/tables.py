@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], digits: int = 2) -> str:
-    """Return rows as aligned text under a header, with numbers to the right, rounded to a number of digits."""
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None, digits: int = 2) -> str:
+    """Return rows as aligned text under a header, with numbers to the right, rounded to a number of digits.
+
+    Args:
+        columns: default: those of the first row.
+    """
     padded = []
-    for column in columns:
+    for column in columns or rows[0]:
         values = [row.get(column) for row in rows]
         texts = [printable(column), *(cell(value, digits) for value in values)]
         width, side = max(map(len, texts)), ">" if any(map(_is_number, values)) else "<"

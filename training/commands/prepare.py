@@ -34,7 +34,7 @@ def run_prepare(arguments: PrepareArguments) -> None:
         raise ConfigError(f"expected a new file as TARGET, got {there[0]}, which exists; give --overwrite or --append")
     summary = prepare(arguments.source, target, arguments.benchmark, append=arguments.append, choices=arguments.reading)
     survey = summary.survey
-    for text in (*summary.lines(), table(survey.years, list(survey.years[0])), *survey.lines()):
+    for text in (*summary.lines(), table(survey.years), *survey.lines()):
         logger.info("%s", text)
     write_document(render(summary, arguments.source), page)
     logger.info("Wrote %s: all of this with dates and tickers", page)

@@ -198,7 +198,7 @@ def short_table(runs: Sequence[ReportedRun]) -> str:
     for run in runs:
         shown = [*run.measures.items()][:4] + [*run.differences.items()][:2]
         rows.append({"run": run.name, **{metric.label: one.value for metric, one in shown}, "seconds": run.seconds})
-    return table(rows, list(rows[0]))
+    return table(rows)
 
 
 def differing_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, ...]]:

@@ -86,4 +86,4 @@ def signal_lines(signals: Signals) -> list[str]:
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as text; columns in which no row has anything are left out."""
     names = {name: name.replace("_", " ") for name in rows[0] if any(row[name] is not None for row in rows)}
-    return table([{label: row[name] for name, label in names.items()} for row in rows], list(names.values()))
+    return table([{label: row[name] for name, label in names.items()} for row in rows])

@@ -94,7 +94,7 @@ def in_full(evaluation: Evaluation, lines: Mapping[str, object] | None = None) -
         sessions = clearest(ranks := evaluation.coefficients.get(name, {}))
         row["rank IC (sessions)"] = sessions and f"{ranks[sessions].mean:.3f} ({sessions})"
         measures.append(row)
-    tables = (table(rows, list(rows[0])) for rows in (measures, part_rows(evaluation)))
+    tables = map(table, (measures, part_rows(evaluation)))
     told = [*evaluation.caveats, f"verdict: {' '.join((*evaluation.warnings, evaluation.finding))}"]
     return "\n\n".join([answer(evaluation, lines, _UNBROKEN), *tables, "\n".join(told)])
 
