@@ -55,10 +55,10 @@ class Chart:
         }
 
 
-def described(charts: Sequence[Chart]) -> str:
-    """Return text for readers who cannot see the charts."""
-    ends = (", ".join(f"{label} {end}" for label, end in chart.ends.items()) for chart in charts)
-    return " ".join(f"{chart.title}. {chart.note} {end}".strip() for chart, end in zip(charts, ends, strict=True))
+def described(chart: Chart) -> str:
+    """Return text for readers who cannot see a chart."""
+    ends = ", ".join(f"{label} {end}" for label, end in chart.ends.items())
+    return f"{chart.title}. {chart.note} {ends}".strip()
 
 
 def memory_chart(snapshots: Sequence[Snapshot]) -> Chart:

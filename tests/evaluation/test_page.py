@@ -211,7 +211,7 @@ def test_a_chart_says_in_text_what_it_shows() -> None:
     shown = drawn(chart)
     for text in ("2020-07", "\N{MINUS SIGN}1,000", "a $name$ &lt;b", "\N{MINUS SIGN}1,234.5 %", "What is shown."):
         assert text in shown
-    assert described([chart]) == f"Title. What is shown. {label} \N{MINUS SIGN}1,234.5 %"
+    assert described(chart) == f"Title. What is shown. {label} \N{MINUS SIGN}1,234.5 %"
     assert "Titel?" in drawn(replace(chart, title="Titel\x00"))
 
 
