@@ -92,7 +92,7 @@ class Ridge:
 
 
 def _linear(weights: Float64Array) -> Model:
-    return lambda x: np.asarray(x @ weights.astype(np.float32))
+    return lambda x: x @ weights.astype(np.float32)
 
 
 def fit_ridge(samples: Samples) -> Ridge:
@@ -122,7 +122,7 @@ def fit_trees(samples: Samples) -> Ranker:
         rows = np.concatenate([samples.x.dense(block)[known[block]][:, 1:] for block in blocks])
         return lightgbm.Dataset(rows, samples.results[0][known])
 
-    def model(booster: lightgbm.Booster, rounds: int) -> Model:
+    def model(booster: lightgbm.Booster) -> Model:
         def predict(x: Float32Array) -> Float32Array:
             rows = x[..., 1:].reshape(-1, x.shape[-1] - 1)
             scores = booster.predict(rows, num_iteration=rounds, num_threads=settings["num_threads"])
@@ -143,13 +143,12 @@ def fit_trees(samples: Samples) -> Ranker:
     result: dict[str, Any] = lightgbm.cv(
         settings, data(samples.train_days), _ROUNDS, folds, fpreproc=compact, callbacks=stop, return_cvbooster=True
     )
-    boosters = result["cvbooster"]
-    for booster in boosters.boosters:
+    boosters, rounds = result["cvbooster"].boosters, result["cvbooster"].best_iteration
+    for booster in boosters:
         # Written and read again it predicts the same, without the rows that it learned from.
         booster.model_from_string(booster.model_to_string()).free_dataset()
     return Ranker(
-        [model(booster, boosters.best_iteration) for booster in boosters.boosters],
-        lambda days: model(lightgbm.train(settings, data(days), boosters.best_iteration), boosters.best_iteration),
+        [model(booster) for booster in boosters], lambda days: model(lightgbm.train(settings, data(days), rounds))
     )
 
 
