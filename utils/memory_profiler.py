@@ -103,7 +103,7 @@ class MemoryProfiler:
                 it is reporting is done in any case, and show the largest ones.
             show: default: the log, and while it is reporting the console.
         """
-        shown = list[str]()
+        objects = ""
         is_census = show_objects or self.is_reporting
         if is_census:
             gc.collect()
@@ -113,12 +113,12 @@ class MemoryProfiler:
             heap = Heap()  # after the measurement, which would include its lists
             snapshot.measures.update(heap.counts())
             if show_objects:
-                shown.append(f"largest objects, of {MIN_MB} MB and more\n{large_object_table(heap, MIN_MB)}")
+                objects = f"\nlargest objects, of {MIN_MB} MB and more\n{large_object_table(heap, MIN_MB)}"
             del heap  # it keeps everything alive
         self._visits[place] += 1
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
-        text = "\n".join([str(snapshot), *shown])
+        text = f"{snapshot}{objects}"
         if show is not None:
             show(text)
         else:

@@ -40,11 +40,6 @@ MEASURES = ("return", "sharpe", "max_drawdown", "exposure", "beta", "turnover", 
 """Keys of `METRICS` that are shown."""
 SAME_DAYS = "All runs were judged on the same validation days of the same data"
 OTHER_DAYS = "The runs were judged on different days, data or stocks, on which results depend as on the champion"
-BEST_OF_MANY = (
-    "The best of {count} results is biased upwards{overfit}: judge it on days on which nothing was chosen, once: "
-    "{command}."
-)
-OVERFIT = ", and one chosen on half of these days is below the median on the other half with a probability of {:.2f}"
 
 
 @dataclass(frozen=True)
@@ -226,10 +221,17 @@ def cautions(runs: Sequence[ReportedRun]) -> list[str]:
             state = f"judged at generation {judged} and trained to generation {last} since" if judged else "not judged"
             texts.append(f"{run.name} is {state}: {command_line('evaluate', '--run', run.name)}.")
     if (judged := sum(bool(run.results) for run in runs)) > 1:
-        overfit = chance_of_overfitting(runs)
-        shown = "" if overfit is None else OVERFIT.format(overfit)
+        chosen = ""
+        if (chance := chance_of_overfitting(runs)) is not None:
+            chosen = (
+                ", and one chosen on half of these days is below the median on the other half with a probability of "
+                f"{chance:.2f}"
+            )
         spend = command_line("evaluate", "--split", "holdout", "--spend-look")
-        texts.append(BEST_OF_MANY.format(count=judged, overfit=shown, command=spend))
+        texts.append(
+            f"The best of {judged} results is biased upwards{chosen}: judge it on days on which nothing was chosen, "
+            f"once: {spend}."
+        )
     return texts
 
 

@@ -47,10 +47,6 @@ NOTES: dict[Split, str] = {
     "walk-forward": "Each champion was chosen on days before its test days; nothing was chosen on the test days.",
 }
 """How the champion was chosen, by the days that judge it."""
-VARIANTS = (
-    "Policies tried from {first} to {last} that the verdict allows for: {trials}, by --variants and recorded looks. It "
-    "cannot know of others, and days to which a policy was fitted prove nothing."
-)
 UNAUDITED = "{} of a file cannot be audited: a model that saw the judged days flatters, and so does {}."
 _OF_WEIGHTS = "Weights", "a date before the close at which they were known"
 _OF_ORDERS = "Orders", "the day of a fill as that of its order, where no prices are given"
@@ -255,7 +251,11 @@ class Evaluation:
         judged, held = (metrics.daily_returns(self.played.curves[name].equity[0]) for name in names)
         note = NOTES[self.split]
         if self.judged != CHAMPION:
-            note = VARIANTS.format(trials=f"{self.trials:,}", first=self.dates[0], last=self.dates[-1])
+            note = (
+                f"Policies tried from {self.dates[0]} to {self.dates[-1]} that the verdict allows for: {self.trials:,},"
+                " by --variants and recorded looks. It cannot know of others, and days to which a policy was fitted "
+                "prove nothing."
+            )
         return Overfitting.of(judged, held, self.trials, note)
 
     @cached_property
