@@ -7,7 +7,8 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,41 +95,39 @@ class Tracker:
             if find_spec(client) is None:
                 advice = "install it by: pip install -r requirements-track.txt"
                 raise ConfigError(f"expected the client of --log-to {client}, got none; {advice}")
-            self._try(lambda: self._begin(settings))
+            with self._while_it_works():
+                file = path / TRACKED
+                known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+                run = _CLIENTS[client](path, known.get(client), settings)
+                file.write_text(json.dumps(known | {client: run.identity}) + "\n", encoding="utf-8")
+                self._run = run
 
     def log(self, numbers: Mapping[str, float], generation: int) -> None:
         """Log the numbers of a generation."""
-        if (run := self._run) is not None:
-            self._try(lambda: run.log(numbers, generation))
+        if self._run is not None:
+            with self._while_it_works():
+                self._run.log(numbers, generation)
 
     def keep(self, names: Sequence[str], save: Callable[[Path], None]) -> None:
         """Keep files of a complete run and its champion, which a function saves."""
         self._is_complete = True
-        if (run := self._run) is None:
-            return
-
-        def keep(champion: Path) -> None:
-            save(champion)
-            run.keep([*(self._path / name for name in names), champion])
-
-        with TemporaryDirectory() as folder:
-            self._try(lambda: keep(Path(folder) / "champion.safetensors"))
+        if self._run is not None:
+            with TemporaryDirectory() as folder, self._while_it_works():
+                champion = Path(folder) / "champion.safetensors"
+                save(champion)
+                self._run.keep([*(self._path / name for name in names), champion])
 
     def close(self) -> None:
         """End the run at the client, as a complete one if its files were kept."""
-        if (run := self._run) is not None:
-            self._try(lambda: run.close(self._is_complete))
+        if self._run is not None:
+            with self._while_it_works():
+                self._run.close(self._is_complete)
 
-    def _begin(self, settings: Mapping[str, Any]) -> None:
-        file = self._path / TRACKED
-        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        run = _CLIENTS[self._client](self._path, known.get(self._client), settings)
-        file.write_text(json.dumps(known | {self._client: run.identity}) + "\n", encoding="utf-8")
-        self._run = run
-
-    def _try(self, call: Callable[[], object]) -> None:
+    @contextmanager
+    def _while_it_works(self) -> Iterator[None]:
+        """Say of a client that fails in the block that it does, and tell it nothing more."""
         try:
-            call()
+            yield
         except Exception as error:  # whatever a client raises
             self._run = None
             told = f"{type(error).__name__}: {first_line(error)}"
