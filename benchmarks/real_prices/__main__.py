@@ -100,11 +100,12 @@ def accounts(universe: str, records: Sequence[Record]) -> dict[str, tuple[Float6
 def table(universe: str, records: Sequence[Record]) -> Iterator[str]:
     """Format the accounts of a universe as a Markdown table, and how often champions held the benchmark."""
     played = accounts(universe, records)
-    yield f"\n| {universe} | return % | over equal weight | Sharpe | drawdown % | turnover |"
-    yield "|---|---:|---:|---:|---:|---:|"
+    yield f"\n| {universe} | return % | over equal weight | tracking error % | Sharpe | drawdown % | turnover |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
     for policy, (daily, turnover) in played.items():
         curves = np.cumprod(np.concatenate((np.ones((len(daily), 1)), 1 + daily / 100), axis=1), axis=1)
-        shown = [_tested(daily), _tested(daily - played[EQUAL][0].mean(axis=0))]
+        active = daily - played[EQUAL][0].mean(axis=0)
+        shown = [_tested(daily), _tested(active), f"{metrics.YEAR_ROOT * active.std(axis=1).mean():.1f}"]
         shown += [f"{metrics.sharpe(curves).mean():.2f}", f"{metrics.max_drawdown_percent(curves).mean():.1f}"]
         yield f"| {policy} | {' | '.join(shown)} | {turnover.mean():.1f} |"
     trained = [one for one in records if one["universe"] == universe and one["part"] == TRAINED]
