@@ -1,7 +1,6 @@
 """The commands `python main.py fuel-breaks train`, `evaluate` and `show`: a run, its judgement and its pictures."""
 
 import hashlib
-import json
 import logging
 import math
 import time
@@ -36,7 +35,7 @@ from utils.config.fuel_breaks import (
     FuelBreakShowArguments,
     FuelBreakTrainArguments,
 )
-from utils.config.settings import settings_hash
+from utils.config.settings import read_json, settings_hash
 from utils.errors import CheckpointError, ConfigError, DataError
 from utils.memory_guard import peak_rss_mb, release_free_memory
 from utils.memory_profiler import BASELINE, GENERATION, get_profiler
@@ -74,7 +73,7 @@ def record_or_check_landscape(run_path: Path, landscape: Landscape) -> None:
         digest.update(name.encode() + array.tobytes())
     if not path.exists():
         write_json(path, {"sha256": digest.hexdigest()})
-    elif json.loads(path.read_text(encoding="utf-8"))["sha256"] != digest.hexdigest():
+    elif read_json(path)["sha256"] != digest.hexdigest():
         raise DataError(f"expected the landscape that {run_path} learned from, got another; give --landscape")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from utils.config.settings import read_json
 from utils.errors import ConfigError, first_line
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Tracker:
                 raise ConfigError(f"expected the client of --log-to {client}, got none; {advice}")
             with self._while_it_works():
                 file = path / TRACKED
-                known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+                known = read_json(file) if file.exists() else {}
                 run = _CLIENTS[client](path, known.get(client), settings)
                 file.write_text(json.dumps(known | {client: run.identity}) + "\n", encoding="utf-8")
                 self._run = run
