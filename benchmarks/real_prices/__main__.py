@@ -3,8 +3,9 @@
 An expanding walk-forward test as the plan says (`plan.toml`, or another by --plan): populations are trained on each
 fold and played on its test days beside baselines, an account a fold. Parts are jobs: --jobs does them side
 by side, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study goes on. Each run is written
-into OUT/runs.jsonl; a folder that was begun under another plan or on other data is refused. At the end stands a table:
-returns and excess over equal weight, percent a year with 95% intervals over days, means over seeds.
+into OUT/runs.jsonl; a folder that was begun under another plan or on other data is refused. At the end stand tables:
+returns and excess over equal weight, percent a year with 95% intervals over days, means over seeds, and the same excess
+without the fold that adds most to it; then the folds of what was trained, with what their training days told.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from benchmarks.learning.study import JOBS, Record, ending, read_results, run_st
 from benchmarks.real_prices.ledger import enter, require_same
 from benchmarks.real_prices.parts import TRAINED, Source, all_jobs
 from benchmarks.real_prices.plan import PLAN, Plan
-from training.evaluation.baselines import EQUAL
+from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.verdict import yearly
 from utils import metrics
 from utils.arrays import Float64Array
@@ -25,6 +26,8 @@ from utils.runs.run_lock import RunLock
 from utils.statistics import mean_test
 
 PARTS = "parts.jsonl"
+Account = tuple[Float64Array, Float64Array]
+"""(S, days) daily returns in percent, and (S, folds) turnovers."""
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -76,8 +79,8 @@ def _progress(record: dict[str, object], done: int, of: int) -> str:
     )
 
 
-def accounts(universe: str, records: Sequence[Record]) -> dict[str, tuple[Float64Array, Float64Array]]:
-    """Join folds: (S, days) daily returns in percent and (S, folds) turnovers of each policy, by seed.
+def accounts(universe: str, records: Sequence[Record]) -> dict[str, Account]:
+    """Join folds: the account of each policy, by seed.
 
     A policy that is not in all folds is left out, as a rival that could not be fitted in one.
     """
@@ -98,20 +101,42 @@ def accounts(universe: str, records: Sequence[Record]) -> dict[str, tuple[Float6
 
 
 def table(universe: str, records: Sequence[Record]) -> Iterator[str]:
-    """Format the accounts of a universe as a Markdown table, and how often champions held the benchmark."""
+    """Format the accounts of a universe as a Markdown table, the folds of its champions as others, and how often these
+    held the benchmark."""
     played = accounts(universe, records)
-    yield f"\n| {universe} | return % | over equal weight | tracking error % | Sharpe | drawdown % | turnover |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
+    names = ("return %", "over equal weight", "without its best fold", "tracking error %", "Sharpe", "drawdown %")
+    yield f"\n| {universe} | {' | '.join(names)} | turnover |"
+    yield "|---|" + "---:|" * (len(names) + 1)
     for policy, (daily, turnover) in played.items():
         curves = np.cumprod(np.concatenate((np.ones((len(daily), 1)), 1 + daily / 100), axis=1), axis=1)
         active = daily - played[EQUAL][0].mean(axis=0)
-        shown = [_tested(daily), _tested(active), f"{metrics.YEAR_ROOT * active.std(axis=1).mean():.1f}"]
+        of_folds = np.stack(np.split(active, turnover.shape[1], axis=1))
+        rest = np.delete(of_folds, of_folds.mean(axis=(1, 2)).argmax(), axis=0)
+        shown = [_tested(daily), _tested(active), _tested(np.concatenate([*rest], axis=1)), _tracking_error(active)]
         shown += [f"{metrics.sharpe(curves).mean():.2f}", f"{metrics.max_drawdown_percent(curves).mean():.1f}"]
         yield f"| {policy} | {' | '.join(shown)} | {turnover.mean():.1f} |"
     trained = [one for one in records if one["universe"] == universe and one["part"] == TRAINED]
     for variant in dict.fromkeys(one["variant"] for one in trained):
+        yield from _folds(played[f"{CHAMPION}, {variant}"], played[EQUAL], trained, variant)
         shrinks = [one["evidence"]["shrink"] for one in trained if one["variant"] == variant]
         yield f"{variant}: {sum(shrink == 0 for shrink in shrinks)} of {len(shrinks)} champions held the benchmark"
+
+
+def _folds(own: Account, equal: Account, trained: Sequence[Record], variant: str) -> Iterator[str]:
+    """Format the folds of a variant: the champion beside equal weight on test days, and its evidence."""
+    yield f"\n| {variant}, fold | over equal weight | tracking error % | orders on training days | believed % |"
+    yield "|---|---:|---:|---:|---:|"
+    active = np.split(own[0] - equal[0].mean(axis=0), own[1].shape[1], axis=1)
+    for fold, days in enumerate(active):
+        of_fold = [one["evidence"] for one in trained if (one["variant"], one["fold"]) == (variant, fold)]
+        excess, error, shrink = (np.mean([one[name] for one in of_fold]) for name in ("excess", "error", "shrink"))
+        worth = f"{excess:+.1f} (+- {error:.1f})"
+        yield f"| {fold} | {_tested(days)} | {_tracking_error(days)} | {worth} | {100 * shrink:.0f} |"
+
+
+def _tracking_error(active: Float64Array) -> str:
+    """Format the deviation of (S, days) percent a day over equal weight, percent a year."""
+    return f"{metrics.YEAR_ROOT * active.std(axis=1).mean():.1f}"
 
 
 def _tested(daily: Float64Array) -> str:

@@ -140,7 +140,7 @@ def test_sums_and_intervals_are_those_of_plain_numpy() -> None:
         {
             **{"universe": "few", "fold": fold, "seed": seed, "part": "trained", "variant": "v"},
             "policies": {CHAMPION: {"daily": daily[seed, fold].tolist(), "turnover": 2.0 * fold}},
-            "evidence": {"shrink": 0.0},
+            "evidence": {"shrink": 0.5 * fold, "excess": 1.0 + seed, "error": 0.5},
         }
         for fold in (1, 0)
         for seed in (0, 1)
@@ -151,7 +151,8 @@ def test_sums_and_intervals_are_those_of_plain_numpy() -> None:
     found = accounts("few", records)
     assert [*found] == [f"{CHAMPION}, v", EQUAL]
     assert (found[f"{CHAMPION}, v"][0] == daily.reshape(2, 60)).all()
-    line = next(line for line in table("few", records) if line.startswith(f"| {CHAMPION}"))
+    lines = list(table("few", records))
+    line = next(line for line in lines if line.startswith(f"| {CHAMPION}"))
     cells = [cell.strip() for cell in line.split("|")[2:]]
     curves = [np.concatenate(([1.0], np.cumprod(1 + seed / 100))) for seed in daily.reshape(2, 60)]
     falls = [100 * max(1 - x / curve[: n + 1].max() for n, x in enumerate(curve)) for curve in curves]
@@ -159,7 +160,15 @@ def test_sums_and_intervals_are_those_of_plain_numpy() -> None:
         f"{252 * (daily.mean() - 0.05):+.1f}"
     )
     apart = 252**0.5 * np.mean([seed.std() for seed in daily.reshape(2, 60)])
-    assert [cells[2], *cells[4:6]] == [f"{apart:.1f}", f"{np.mean(falls):.1f}", "1.0"]
+    of_folds = daily.mean(axis=(0, 2)) - 0.05
+    assert cells[2].startswith(f"{252 * of_folds.min():+.1f} (")
+    assert [cells[3], *cells[5:7]] == [f"{apart:.1f}", f"{np.mean(falls):.1f}", "1.0"]
+    for fold, believed in enumerate((0, 50)):
+        line = next(one for one in lines if one.startswith(f"| {fold} |"))
+        ahead, *others = [cell.strip() for cell in line.split("|")[2:-1]]
+        assert ahead.startswith(f"{252 * of_folds[fold]:+.1f} (")
+        apart = 252**0.5 * np.mean([seed.std() for seed in daily[:, fold]])
+        assert others == [f"{apart:.1f}", "+1.5 (+- 0.5)", str(believed)]
 
 
 def test_the_committed_plan_tests_2320_days_that_follow_one_another() -> None:
