@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from data.features.rows import InputRows
 from data.loader import StockDataLoader
 from data.market import Market
 from data.splits import random_windows, spaced_windows
@@ -103,6 +104,7 @@ class ERLTrainer:
         self.best_fitness = math.nan
         """Largest of all evaluations, each of which has windows of its own; NaN before the first one."""
         self._best_ever = self.population.fittest_agent.state_dict()
+        self._later: tuple[InputRows, Tensor] | None = (days.later, days.relative_risk)
         self._usual_of_fittest: float | None = None  # where training has ended
 
     def evaluate_population(self) -> tuple[Tensor, dict[str, float]]:
@@ -277,9 +279,10 @@ class ERLTrainer:
         return summary["excess_percent"], summary
 
     def _forecasts(self, agent: DDPGAgent, days: slice) -> Forecasts:
-        later = self.training_days.later
-        if later.days.start <= days.start and days.stop <= later.days.stop:
-            return agent.forecasts_of_rows(later, self.training_days.relative_risk, later.blocks())
+        if self._later is not None:
+            rows, risk = self._later
+            if rows.days.start <= days.start and days.stop <= rows.days.stop:
+                return agent.forecasts_of_rows(rows, risk, rows.blocks())
         return agent.forecasts(self.market, days)
 
     def validate_best_agent(self) -> dict[str, float]:
@@ -320,6 +323,7 @@ class ERLTrainer:
     def end_training(self) -> None:
         """Free what evaluating, training and validating need, such as the inputs of the training days."""
         self._usual_of_fittest = self.fittest_agent.usual
+        self._later = None
         del self.training_days, self.rollouts, self.graph
 
     def state_dict(self) -> dict[str, Any]:

@@ -290,9 +290,13 @@ def test_what_training_days_take_is_free_once_training_has_ended(days_anew: None
     days = trainer.training_days
     held = [weakref.ref(part) for part in (days.samples.x.separate, days.transitions.reward)]
     del days
+    start = trainer.val_start_idx
+    window = {"start_idx": start, "end_idx": start + 9, "training": False}
+    before, _ = trainer.run_episode(trainer.champion, trainer.val_env, **window)
     trainer.end_training()
     gc.collect()
     assert [own() for own in held] == [None, None]
+    assert trainer.run_episode(trainer.champion, trainer.val_env, **window)[0] == pytest.approx(before)
 
 
 @pytest.mark.parametrize("evidence", ["weigh", "report", "require"])
