@@ -13,6 +13,7 @@ from data.features import peers
 from data.features.bank import exponential_mean
 from data.features.forms import values_of
 from data.features.nine import PRICES
+from data.features.seasons import SEASONS, seasons_ahead
 from data.loader import StockDataLoader
 from data.market import Market, build_market, with_features
 from tests.small_market import TINY_DATA, TINY_RULES, small_market
@@ -40,6 +41,15 @@ def test_a_weekday_tells_what_stocks_did_on_it(calendar: str) -> None:
     weight = 0.5 ** (np.arange(len(past))[::-1] / 500)
     expected = weight @ returns[past] / (weight.sum() + 60)
     np.testing.assert_allclose(found[day], expected, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("calendar", ["B", "D"])
+@pytest.mark.parametrize("name", SEASONS)
+def test_the_next_season_is_told_by_sessions_until_then(calendar: str, name: str) -> None:
+    """From the first one on, whatever days there is trading on later."""
+    dates = pd.date_range("2018-01-01", periods=130, freq=calendar).to_numpy().astype("M8[D]")
+    known = [seasons_ahead(name, dates[: day + 1])[-1] for day in range(len(dates))]
+    np.testing.assert_array_equal(known, seasons_ahead(name, dates))
 
 
 def test_months_and_their_turns_are_those_of_the_next_session() -> None:
