@@ -80,14 +80,31 @@ def test_rows_that_are_no_position_are_left_out_and_signs_are_read(
         ("T99,5,2010-02-01,10", "row 1 of .*'T99'"),
         ("T00,5,2010-01-31,10", "expected a session from"),
         ("T00,5,2010-02-01,-1", "in place of numbers above 0"),
-        ("T00,-5,,", "in place of numbers above 0"),
-        ("T00,,2010-02-01,10", "nan at 10 in place of numbers above 0"),
+        ("T00,-5,,", "got -5 shares in place of numbers above 0"),
+        ("T00,1e19,,", "got 1e.19 shares in place of numbers above 0, up to 1e.12"),
+        ("T00,,2010-02-01,10", "nan shares at 10 in place of numbers above 0"),
         ("T00,5,2010-06-01,10", "an entry after"),
     ],
 )
 def test_positions_that_cannot_be_are_refused(rows: str, words: str, tmp_path: Path) -> None:
     with refused(words):
         read_holdings(written(tmp_path, rows, ";" if ";" in rows else ","), MARKET, DAY)
+
+
+@pytest.mark.parametrize(
+    ("titles", "row", "words"),
+    [
+        (("Symbol", "Quantity", "Side"), "T00,5,SHORT", "a side of 'short', where all positions are long"),
+        (("Symbol", "Quantity", "Shares"), "T00,5,6", "no ticker in its header, or two columns of a kind"),
+    ],
+)
+def test_columns_that_would_change_what_is_held_are_refused(
+    titles: tuple[str, ...], row: str, words: str, tmp_path: Path
+) -> None:
+    with refused(words):
+        read_holdings(written(tmp_path, row, columns=titles), MARKET, DAY)
+    (held,) = read_holdings(written(tmp_path, "T00,5,Long", columns=("Symbol", "Quantity", "Side")), MARKET, DAY)
+    assert held.shares == 5
 
 
 def test_an_empty_file_is_no_account_without_positions(tmp_path: Path) -> None:
@@ -168,7 +185,8 @@ def test_a_position_is_worth_what_it_was_whenever_it_was_written(
 ) -> None:
     """Shares at raw prices; its file may know the first of the events, and never of others.
 
-    Those up to the day of its entry change nothing. What is read is told in its file, once, and is the same then.
+    Those up to the day of its entry change nothing, and a dividend never changes shares. What is read is told in its
+    file, once, and is the same then.
     """
     story = Story.of(parts)
     market, bought, price = story.market(tmp_path), 20.0, float(story.raw(BOUGHT)[0])
@@ -181,9 +199,12 @@ def test_a_position_is_worth_what_it_was_whenever_it_was_written(
     assert all(str(event) in held.moved for event, _ in since[known:])
     again = read(tmp_path, market, held.entry_price or 0.0, held.shares, day)
     assert (again.moved, again.shares, again.entry_price) == ("", held.shares, held.entry_price)
-    first, raw_shares = read(tmp_path, market, price, bought, day), story.shares(day, bought)
-    now = float(ADJUSTED[day, 0, 3])
-    assert first.shares * now == pytest.approx(raw_shares * float(story.raw(day)[3]), abs=0.005, rel=1e-5)
+    first, now = read(tmp_path, market, price, bought, day), float(ADJUSTED[day, 0, 3])
+    assert first.shares == pytest.approx(story.shares(LAST, bought))
+    to_come = [ratio for event, ratio in since if event.kind == "dividend" and event.date > DATES[day]]
+    was = story.shares(day, bought) * float(story.raw(day)[3])
+    assert first.shares * now == pytest.approx(was * math.prod(to_come), abs=0.005, rel=1e-5)
+    assert first.unrealised(now) == pytest.approx(100 * (now / float(ADJUSTED[BOUGHT, 0, 0]) - 1), abs=0.01)
 
 
 def test_a_split_and_a_dividend_are_told_in_a_line(tmp_path: Path) -> None:
@@ -196,8 +217,9 @@ def test_a_split_and_a_dividend_are_told_in_a_line(tmp_path: Path) -> None:
         f"T00: split 4:1 of {DATES[110]}, dividend of {dividend.size:g} of {DATES[120]} applied to the position: "
         f"20 shares at {price:.2f} are 80 at {after:.2f}, and {cash:,.2f} in cash on {DATES[123]}"
     )
-    unpaid = read(tmp_path, market, price, 20.0, 121)
-    assert unpaid.shares == 80.0 and DATES[123] in unpaid.moved
+    unpaid, to_come = (read(tmp_path, market, price, 20.0, day) for day in (121, 119))
+    assert unpaid.shares == to_come.shares == 80.0
+    assert DATES[123] in unpaid.moved and "in cash" not in to_come.moved
     with refused(f"got an entry of T00 at .*, .* before the split 4:1 of {split.date}, .* before the dividend of"):
         read(tmp_path, market, 3 * price, 20.0)
 

@@ -93,6 +93,7 @@ def test_whole_shares_cost_no_more_than_the_cash(
     assert (sold <= held + 1e-6).all() and ((sizes == 0) | (np.sign(sizes) == np.sign(lacking))).all()
     assert (sizes[np.abs(lacking) * price < least] == 0).all()
     assert (np.abs(sizes) < np.abs(lacking) + 1).all()
+    assert (((bought + 1) * price)[bought > 0] >= least * (1 - 1e-9)).all()  # also of those that the cash cuts
 
 
 @pytest.mark.parametrize(

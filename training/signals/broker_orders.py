@@ -36,7 +36,7 @@ LEAST_SHARE = 0.001
 """Value of the smallest order, as a share of the equity, unless somebody says another one: trading less often costs
 less where a broker takes a fee for each order."""
 _ROUNDING = 1e-6
-"""Part of a share by which a whole number may fall short after a change of price units."""
+"""Part of a share by which a whole number may be missed after a change of price units."""
 _CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,20}")
 _TICKER = re.compile(r"[A-Za-z0-9.^][A-Za-z0-9.^/ -]*")
@@ -86,18 +86,24 @@ def whole_shares(
 
     Sales are rounded to the nearest share that is held. Purchases never take more than the cash and what sales leave
     after costs: they are cut by one factor if they have to be, and then rounded down, and what that leaves of the money
-    buys one share more of each stock, by largest remainder. What is worth less than `least` waits.
+    buys one share more of each stock, by largest remainder. What is worth less than `least`, or is then, waits.
     """
     price = np.nan_to_num(price)
     lacking = np.where(np.abs(lacking) * price >= max(least, _ROUNDING), np.nan_to_num(lacking), 0.0)
     sold = np.minimum(np.floor(np.maximum(-lacking, 0.0) + 0.5), np.floor(held + _ROUNDING))
     free = max(0.0, cash + float(sold @ price) * (1 - cost_rate)) * (1 - 1e-12)
     wanted, unit = np.maximum(lacking, 0.0), price * (1 + cost_rate)
-    wanted = wanted * min(1.0, free / max(float(wanted @ unit), 1e-300))
+    while True:
+        cut = wanted * min(1.0, free / max(float(wanted @ unit), 1e-300))
+        worth = np.where(cut > 0, cut * price, np.inf)
+        if not worth.size or worth.min() >= least:
+            break
+        wanted[worth.argmin()] = 0.0
+    wanted = cut
     bought = np.floor(wanted)
     left = min(free, float(wanted @ unit)) - float(bought @ unit)
     for stock in np.argsort(bought - wanted, kind="stable"):
-        if wanted[stock] > bought[stock] and unit[stock] <= left:
+        if wanted[stock] > bought[stock] + _ROUNDING and unit[stock] <= left:
             bought[stock] += 1
             left -= unit[stock]
     return np.asarray(bought - sold, dtype=np.int64)

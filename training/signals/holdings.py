@@ -21,6 +21,8 @@ _NEAR = 1.1
 """Ratio of an entry's price to the prices of its day beyond which it is another stock's, or that before a split."""
 _SAME = 1e-3
 """Relative difference up to which an entry's price is one of its day, as decimals leave it."""
+_MOST = 10**12
+_LONG = ("long", "buy", "l", "b", "")
 COLUMNS = ("ticker", "shares", "entry_date", "entry_price")
 
 
@@ -34,14 +36,12 @@ class Holding:
     shares: float
     entry_price: float | None = None
     """What a share of today was bought at; None: not told."""
-    kept: float = 1.0
-    """Share of its price that dividends since the entry have left."""
     moved: str = ""
     """What splits and dividends have made of the position in its file; empty where that is the same."""
 
     def unrealised(self, price: float) -> float | None:
-        """Return by how much a price is above what was paid, percent, dividends left out."""
-        return None if self.entry_price is None else 100 * (price * self.kept / self.entry_price - 1)
+        """Return by how much a price is above what was paid less dividends since, percent."""
+        return None if self.entry_price is None else 100 * (price / self.entry_price - 1)
 
 
 def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
@@ -69,7 +69,10 @@ def _rows(path: Path, market: Market) -> pd.DataFrame:
     """Return the rows, with the market's tickers, days and numbers; those of a summary are left out with a word."""
     rows = titled(read_rows(path, "positions"))
     if missing := [name for name in COLUMNS[:2] if name not in rows]:
-        raise ValueError(f"no {missing[0]} in its header")
+        raise ValueError(f"no {missing[0]} in its header, or two columns of a kind")
+    sides = rows.get("side", pd.Series(dtype=str)).dropna().astype(str).str.strip().str.lower()
+    if is_other := [*{*sides} - {*_LONG}]:
+        raise ValueError(f"a side of {is_other[0]!r}, where all positions are long")
     rows = rows.reindex(columns=COLUMNS).dropna(how="all")
     rows["ticker"] = rows["ticker"].fillna("").str.strip()
     rows["ticker"] = rows["ticker"].map(market.spelled(rows["ticker"].unique()))
@@ -91,8 +94,9 @@ def _holding(row: "pd.Series[Any]", market: Market, day: int, events: Sequence[E
         raise ValueError(f"{ticker!r}, which the data do not have")
     column, shares = market.tickers.index(ticker), float(row["shares"])
     price = None if pd.isna(row["entry_price"]) else float(row["entry_price"])
-    if not all(0 < number < np.inf for number in (shares, 1.0 if price is None else price)):
-        raise ValueError(f"{shares:g} at {row['entry_price']:g} in place of numbers above 0")
+    if not all(0 < number <= _MOST for number in (shares, 1.0 if price is None else price)):
+        at = "" if price is None else f" at {price:g}"
+        raise ValueError(f"{shares:g} shares{at} in place of numbers above 0, up to {_MOST:g}")
     if not np.isfinite(market.data_array[: day + 1, column, CLOSE]).any():
         raise ValueError(f"{ticker}, which has no price until {market.dates[day]}")
     if bool(entry_date) != (price is not None):
@@ -156,14 +160,11 @@ def _after(holding: Holding, entered: float, events: Sequence[tuple[Event, float
 
     A dividend leaves its shares, and is paid in cash; one after `today` is in its prices only.
     """
-    shares, kept, paid = holding.shares, 1.0, ""
-    for event, ratio in events:
+    shares, paid = holding.shares, ""
+    for event, _ in events:
         if event.kind == "split":  # whole shares stay whole
             shares = shares * event.fraction.numerator / event.fraction.denominator
-        elif event.date > today:
-            shares /= ratio
-        else:
-            kept *= ratio
+        elif event.date <= today:
             paid += f", and {shares * event.size:,.2f} in cash on {event.pay_date}"
     if not events:
         return holding
@@ -171,7 +172,7 @@ def _after(holding: Holding, entered: float, events: Sequence[tuple[Event, float
     applied, before = ", ".join(str(event) for event, _ in events), f"{holding.shares:g} shares at"
     moved = f"{before} {_shown(entered)} are {shares:g} at {_shown(price)}{paid}"
     text = f"{holding.ticker}: {applied} applied to the position: {moved}"
-    return replace(holding, entry_price=price, shares=shares, kept=kept, moved=text)
+    return replace(holding, entry_price=price, shares=shares, moved=text)
 
 
 def _shown(price: float) -> str:
