@@ -16,6 +16,7 @@ from tests.paper.cases import AGENT, MARKET, START, Walk, agent_of, multiplied, 
 from tests.small_market import TINY_RULES
 from training.paper.account import Suspended
 from training.paper.journal import STOP
+from training.paper.report import backtest, write_report
 from training.paper.sessions import Sessions
 from utils.errors import ConfigError, DataError
 
@@ -227,3 +228,32 @@ def test_a_stop_ends_purchases_and_nothing_else(tmp_path: Path, stop: str) -> No
     assert {order["side"] for intent in intents[2:] for order in intent["orders"]} == {"sell"}
     bought = [any(fill["side"] == "buy" for fill in session["fills"]) for session in sessions]
     assert bought[1] and not any(bought[3:])
+
+
+def test_a_lock_is_told_until_a_person_ends_it(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, AGENT, dataclasses.replace(TINY_RULES, drawdown_lock=1.0))
+    today = next(day for day in range(START, START + 100) if walk.step(day) and walk.at(day).journal.is_locked)
+    assert not any(row[2].get("is_locked") for row in walk.rows()[:-1])
+    account = walk.at(today)
+    assert "beyond its drawdown lock" in write_report(account, backtest(account)).read_text(encoding="utf-8")
+    walk.go()
+    assert not walk.at(today).journal.is_locked
+    walk.step(today + 1)
+    assert not walk.at(today + 1).journal.is_locked
+
+
+def test_what_is_decided_in_hindsight_is_told_and_shows_no_skill(tmp_path: Path) -> None:
+    """Of a session after which the data go on; its orders are those of an account that knew no more."""
+    walk, plain = Walk(tmp_path / "late", AGENT), Walk(tmp_path / "plain", AGENT)
+    plain.step(START, START + 1, START + 2, START + 3)
+    walk.step(START)
+    walk.step(START + 1, until=str(DATES[START + 3]))
+    walk.step(START + 2, START + 3)
+    assert walk.at(START + 3).journal.in_hindsight == {str(DATES[START + 1])}
+    late, undisturbed = ([one["result"] for one in each.of("session")] for each in (walk, plain))
+    assert late[2] == 0 != undisturbed[2] and late[:2] + late[3:] == undisturbed[:2] + undisturbed[3:]
+    orders = [[one["orders"] for one in each.of("intent")] for each in (walk, plain)]
+    assert orders[0] == orders[1]
+    account = walk.at(START + 3)
+    page = write_report(account, backtest(account)).read_text(encoding="utf-8")
+    assert f"decided from data until {DATES[START + 3]}" in page

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.faults import changing
 from data.events import Event, price_step, readjustment
-from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
+from data.features.nine import CLOSE, MACD, MACD_SIGNAL, OPEN, PRICES
 from data.market import Market
 from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, multiplied, price
 from training.paper.account import Suspended
@@ -74,6 +74,11 @@ def test_an_adjusted_history_changes_nothing(tmp_path: Path, plain: Walk, ratio:
     account = walk.at(LAST)
     assert "equal to 0.001% of the equity" in parity_sentence(account, backtest(account))
     assert account.journal.units()[ticker] == pytest.approx(ratio, rel=1e-6)
+    for today in range(START + 1, LAST + 1):  # what a session traded is told at its own prices
+        for fill in account.book.as_traded(today):
+            quoted = price(fill.ticker, today, OPEN) / (ratio if fill.ticker == ticker and today < day else 1)
+            assert fill.price == pytest.approx(quoted, rel=1e-5)
+            assert fill.shares * fill.price == pytest.approx(fill.value)
     # What is shown is in the units of today.
     shares, now = (one.of("session")[-1]["positions"].get(ticker, 0.0) for one in (walk, plain))
     assert shares / account.journal.units()[ticker] == pytest.approx(now, rel=1e-3)

@@ -5,6 +5,7 @@ import shlex
 import signal
 from datetime import date
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -222,9 +223,9 @@ def test_sigterm_ends_a_step_with_a_word(fresh: Commands, capsys: pytest.Capture
     plain, earlier, real = Commands(fresh.home, capsys), signal.getsignal(signal.SIGTERM), Account._decide
     assert plain.open("--run", "one") == 0 and "opened with" in plain.shown
 
-    def ask(self: Account, day: int) -> None:
+    def ask(self: Account, *day: Any) -> None:
         signal.raise_signal(signal.SIGTERM)
-        real(self, day)
+        real(self, *day)
 
     with mock.patch.object(Account, "_decide", ask):
         assert fresh("step") == 143

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.market import Market
@@ -27,13 +26,13 @@ from training.paper.arguments import (
 from training.paper.certificate import finding
 from training.paper.decider import Champion, Decider, OwnPolicy, word_of
 from training.paper.folder import load_account, open_account, opened
-from training.paper.journal import JOURNAL, STOP, Journal
+from training.paper.journal import JOURNAL, STOP, Journal, paper_command
 from training.paper.report import backtest, is_current, parity_sentence, write_report
 from training.run.market import benchmark_of, read_market_record, require_past_columns
 from training.run.saved import open_saved_run
 from training.signals.holdings import session
 from utils.config.cli import command_line
-from utils.config.kinds import RUNS, require_spent
+from utils.config.kinds import require_spent
 from utils.config.settings import hint
 from utils.config.trader import Config
 from utils.errors import ConfigError, Remains, StopRequested
@@ -75,7 +74,7 @@ def run_open(arguments: PaperOpenArguments) -> None:
         arguments.path,
         whose,
         f"{arguments.capital:,.0f}",
-        _whole("step", arguments.path),
+        paper_command("step", arguments.path),
     )
 
 
@@ -145,7 +144,7 @@ def run_stop(arguments: PaperArguments) -> None:
     """Stop new orders."""
     with opened(arguments.path, arguments.head) as journal:
         journal.append("stop", str(journal.last.number), {"text": f"`paper stop {arguments.name}`"})
-        logger.info("nothing is bought until %s", _whole("go", arguments.path))
+        logger.info("no purchase is ordered until %s; orders that stand go on", paper_command("go", arguments.path))
 
 
 def run_go(arguments: PaperArguments) -> None:
@@ -169,7 +168,9 @@ def run_rename(arguments: PaperRenameArguments) -> None:
     with opened(path) as journal:
         renamed, first = journal.renamed, read_market_record(path).tickers
         known = [renamed.get(ticker, ticker) for ticker in first]
-        if arguments.old not in {*known, *first} or arguments.new in known:
+        if arguments.new in known:
+            raise ConfigError(f"expected a new name for {arguments.old}, got {arguments.new}, which is known already")
+        if arguments.old not in {*known, *first}:
             raise ConfigError(
                 f"expected a ticker of {arguments.name} and a new name, got {arguments.old!r} and {arguments.new!r}"
                 f"{hint(arguments.old, known)}; give the two names as in the data"
@@ -265,16 +266,11 @@ def _enter(account: Account, first: str, last: str) -> None:
         add_look(ledger, look)
 
 
-def _whole(command: str, account: Path) -> str:
-    runs = [] if account.parent == RUNS else ["--runs-dir", str(account.parent)]
-    return command_line("paper", command, account.name, *runs)
-
-
 def _show(journal: Journal) -> None:
     """Log where the account stands, without its data."""
     sessions, intents, certificate = journal.sessions, journal.of("intent"), journal.opening["certificate"]
     if not sessions:
-        logger.info("no session yet; for the first orders: %s", _whole("step", journal.path.parent))
+        logger.info("no session yet; for the first orders: %s", paper_command("step", journal.path.parent))
         return
     date, last = next(reversed(sessions.items()))
     factors, who = journal.units(), word_of(journal.opening)
@@ -287,8 +283,11 @@ def _show(journal: Journal) -> None:
     asked = [f"{one['side']} {one['ticker']} {one['shares'] / factors[one['ticker']]:g}" for one in orders]
     texts = [listed(one, _SHOWN) or "none" for one in (held, asked)]
     logger.info("positions: %s; orders for the next open: %s", *texts)
+    go = paper_command("go", journal.path.parent)
     if reason := journal.stop_reason():
-        logger.warning("no new orders: %s; they are given again after %s", reason, _whole("go", journal.path.parent))
+        logger.warning("no new orders: %s; the next close decides again after %s", reason, go)
+    elif journal.is_locked:
+        logger.warning("nothing is bought: the account has fallen beyond its drawdown lock; %s buys again", go)
     results = [body["result"] for body in sessions.values()]
     logger.info("%s", finding(results, list(sessions), certificate, who))
 

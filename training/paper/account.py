@@ -22,7 +22,7 @@ from environment.portfolio import Portfolio
 from training.paper.book import Book, Fill, NoAnswer, NotNow, Statement
 from training.paper.certificate import bounded_result, forecast_dispersion
 from training.paper.decider import Decider
-from training.paper.journal import Journal
+from training.paper.journal import Journal, paper_command
 from training.paper.known import Change, packed
 from training.paper.sessions import Sessions, doubts
 from training.run.market import benchmark_of
@@ -124,7 +124,7 @@ class Account:
                 logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day - 1))
             self._take_in(day, until or book.date(newest))
         if not is_late:
-            self._decide(newest)
+            self._decide(newest, until)
             self._send()
         return self.journal.last.number > length
 
@@ -150,7 +150,9 @@ class Account:
             body, ticker = change.body, change.body["ticker"]
             if change.kind == "event" and ticker in shares:
                 before = shares[ticker] / self.journal.units()[ticker]
-                body["held"] = f"; {before:.6g} shares are {before / body['ratio']:.6g} now"
+                is_cash = self.broker is not None and body["kind"] == "dividend"
+                now = "held" if is_cash else f"{before / body['ratio']:.6g} now"
+                body["held"] = f"; {before:.6g} shares are {now}"
             self.journal.append(change.kind, change.key, body)
             if change.kind == "event":
                 logger.info("%s%s", body["text"], body.get("held", ""))
@@ -162,7 +164,7 @@ class Account:
         """Write down what is doubtful; raise Suspended unless `paper go` has come after that, or nobody watches."""
         row = self.journal.append("hold", key, {"text": text})
         if not self.is_replay and self.journal.accepted_until < row.number:
-            remedy = f"mend the data and step again, or accept them with `paper go {self.name}`"
+            remedy = f"mend the data and step again, or accept them with `{paper_command('go', self.path)}`"
             raise Suspended(f"expected {text}; {remedy}")
 
     def new_portfolio(self) -> Portfolio:
@@ -208,16 +210,16 @@ class Account:
         weights, before = self._active_weights(portfolio), portfolio.benchmark.equity
         statement = self._embedded(day) if self.broker is None else self._at_broker(day, self.broker, until)
         benchmark = self.at(day).benchmark.equity
-        if day > book.start:
+        if day > book.start and book.date(day - 1) not in self.journal.in_hindsight:
             active = statement.equity / book.equity(day - 1) - float(benchmark / before)
             result = bounded_result(active, weights, forecast_dispersion(self.market, day - 1))
         body = dataclasses.asdict(statement) | {"benchmark": float(benchmark), "result": result}
         self.journal.append("session", book.date(day), body | {"bars": packed(self.market, day)})
-        for fill in statement.fills:
+        for fill in book.as_traded(day):
             logger.log(self.level, "%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
         known = [ticker for ticker in statement.positions if ticker in self.tickers]
         if silent := [ticker for ticker in known if np.isnan(book.prices(ticker, day)[-1])]:
-            logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
+            logger.warning("no bar on %s: %s; sold after a few sessions", book.date(day), silent)
 
     def _active_weights(self, portfolio: Portfolio) -> Float64Array:
         """Return the (n,) active weights of the next session, the larger ones of before and after its orders."""
@@ -294,7 +296,7 @@ class Account:
     def _doubt(self, key: str, text: str) -> None:
         """Write down what a person has to look at before there are new orders."""
         self.journal.append("doubt", key, {"text": text})
-        logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
+        logger.warning("doubt, no new orders until `%s`: %s", paper_command("go", self.path), text)
 
     def _reconcile(self, newest: int, *, is_late: bool) -> None:
         """Ask the broker about orders without an answer; those that it does not know are sent if it is not too late.
@@ -312,8 +314,9 @@ class Account:
                 self.journal.append("answer", order.id, {"status": "lapsed"})
                 logger.warning("%s did not reach the venue in time", order.id)
 
-    def _decide(self, day: int) -> None:
-        """Decide at the close of the newest session, once, and write the intent down before anything is sent."""
+    def _decide(self, day: int, until: str) -> None:
+        """Decide at the close of the newest session, once, and write the intent down before anything is sent; data that
+        go on `until` a later day make it hindsight."""
         date, reason = self.book.date(day), self.journal.stop_reason()
         if date in self.journal.of("intent"):
             return
@@ -326,8 +329,11 @@ class Account:
         else:
             pairs = zip(self.tickers, lacking.tolist(), strict=True)
             orders = [Order.of(self.name, date, ticker, shares) for ticker, shares in pairs if shares != 0]
-        values = {"orders": [dataclasses.asdict(order) for order in orders], **({"stopped": reason} if reason else {})}
-        self.journal.append("intent", date, values)
+        said = {"stopped": reason, "is_locked": bool(portfolio.account.is_locked.any()), "until": until}
+        values = {"orders": [dataclasses.asdict(order) for order in orders]}
+        self.journal.append("intent", date, values | {name: value for name, value in said.items() if value})
+        if until:
+            logger.warning("%s was decided in hindsight, from data until %s: it counts for no skill", date, until)
         if reason:
             logger.warning("no new orders: %s", reason)
 

@@ -147,6 +147,11 @@ class Book:
         fills = [Fill(**values) for values in self.session(day)["fills"]]
         return [fill.in_units(1 / self._late(row, fill.ticker)) for fill in fills]
 
+    def as_traded(self, day: int) -> list[Fill]:
+        """Return the fills on a session at its own prices."""
+        factors = self.journal.units(self.date(day))
+        return [fill.in_units(factors[fill.ticker]) for fill in self.fills(day)]
+
     @property
     def known_orders(self) -> dict[str, Order]:
         """All orders that were decided, by their ids."""

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from utils.config.cli import command_line
+from utils.config.kinds import RUNS
 from utils.errors import DataError, FileError
 
 JOURNAL = "journal.sqlite"
@@ -119,6 +121,17 @@ class Journal:
                 factors[event.body["ticker"]] *= event.body["ratio"]
         return factors
 
+    @property
+    def in_hindsight(self) -> set[str]:
+        """The sessions at whose close orders were decided when later ones were known."""
+        return {date for date, row in self.of("intent").items() if row.body.get("until")}
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the drawdown lock stopped purchases at the last decision, and nobody has ended it since."""
+        intents = [*self.of("intent").values()]
+        return bool(intents and intents[-1].body.get("is_locked")) and intents[-1].number > self.accepted_until
+
     def stop_reason(self) -> str:
         """Return why the account gives no new order; empty where it does."""
         if os.path.lexists(self.path.parent / STOP):
@@ -149,6 +162,12 @@ class Journal:
 
     def _keep(self, row: Row) -> None:
         self._of.setdefault(row.kind, {})[row.key] = self.last = row
+
+
+def paper_command(command: str, account: Path) -> str:
+    """Return a command `paper ...` about the account of a folder."""
+    runs = [] if account.parent == RUNS else ["--runs-dir", str(account.parent)]
+    return command_line("paper", command, account.name, *runs)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -12,6 +12,7 @@ from training.evaluation.pages import document, write_document
 from training.paper.account import Account
 from training.paper.certificate import LINE, capital_curves, finding
 from training.paper.decider import Champion, word_of
+from training.paper.journal import Journal
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
@@ -19,6 +20,7 @@ from utils.tables import many
 
 _SHOWN = 40
 _COLOURS = {"account": "#0072B2", "backtest": "#333333", "benchmark": "#E69F00"}
+_TAKES_ORDERS = "The account takes orders"
 _NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown", "rename")
 
 
@@ -77,7 +79,8 @@ def parity_sentence(account: Account, played: Backtest) -> str:
         if not (difference := played.first_difference(account, rounding)):
             sessions = many(len(played.equity), "session")
             return f"Account and backtest are equal {how} on {sessions}: shares, cash and equity."
-    return f"Account and backtest differ, first on {difference}."
+    whose = "" if account.journal.opening["venue"] == "paper" else "The fills are the venue's, in whole shares. "
+    return f"{whose}Account and backtest differ, first on {difference}."
 
 
 def is_current(account: Account) -> bool:
@@ -117,7 +120,7 @@ def _render(account: Account, played: Backtest) -> str:
             **({"forecasts": decider.agent.evidence.followed} if isinstance(decider, Champion) else {}),
             "head of the journal": journal.last.hash,
         },
-        state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
+        state=_state(journal),
         parity=parity_sentence(account, played),
         words=finding(results, dates, opening["certificate"], who),
         who=who,
@@ -132,6 +135,12 @@ def _render(account: Account, played: Backtest) -> str:
         terms=opening["certificate"],
         listings=_listings(account),
     )
+
+
+def _state(journal: Journal) -> str:
+    if reason := journal.stop_reason():
+        return f"No new orders: {reason}"
+    return "Nothing is bought: the account has fallen beyond its drawdown lock" if journal.is_locked else _TAKES_ORDERS
 
 
 def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
@@ -154,9 +163,10 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     fills = [
         {"session": book.date(day), **{name: getattr(fill, name) for name in fields}}
         for day in range(book.last, book.start - 1, -1)
-        for fill in book.fills(day)
+        for fill in book.as_traded(day)
     ]
     noted = [row for kind in _NOTES for row in journal.of(kind).values()]
+    noted += [journal.of("intent")[date] for date in journal.in_hindsight]
     noted += [row for row in journal.of("event").values() if "held" in row.body]
     notes = sorted(noted, key=lambda row: row.number)
     return {
@@ -167,7 +177,10 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
         ],
         "Fills, the last ones": fills[:_SHOWN],
         "Stops, doubts, holds, and sessions that were missed": [
-            {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]
+            {"what": row.kind, "when": row.key, "why": row.body.get("text", "")}
+            if row.kind != "intent"
+            else {"what": "hindsight", "when": row.key, "why": f"decided from data until {row.body['until']}"}
+            for row in notes[-_SHOWN:]
         ],
     }
 

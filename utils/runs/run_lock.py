@@ -53,8 +53,8 @@ class RunLock:
     def _held(self) -> ConfigError:
         owner = _owner(self._path)
         return ConfigError(
-            f"expected a run that nobody else works on, got {self._path.parent}, which process {owner.get('pid')} on "
-            f"{owner.get('host')} holds; wait for it, or choose another --run (a lock that is not renewed for "
+            f"expected a folder that nobody else works on, got {self._path.parent}, which process {owner.get('pid')} "
+            f"on {owner.get('host')} holds; wait for it, or choose another name (a lock that is not renewed for "
             f"{STALE_SECONDS:.0f} s is taken over)"
         )
 
