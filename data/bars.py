@@ -98,7 +98,7 @@ class LongBars:
     def of_frame(cls, frame: pd.DataFrame, columns: Sequence[str]) -> LongBars:
         """Take bars in memory. Raises `DataError` for unusable columns."""
         try:
-            kept = [name in (*columns, SECTOR) or kind.kind in "iuf" for name, kind in frame.dtypes.items()]
+            kept = [name in (*columns, SECTOR) or kind.kind in "iufb" for name, kind in frame.dtypes.items()]
             table = pa.Table.from_pandas(frame.loc[:, kept], preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"expected columns of one type each, got {first_line(error)}; convert them") from error
@@ -236,14 +236,15 @@ def _check_schema(
     others = [name for name in schema.names if name not in columns and not _INDEX.match(name)]
     kinds = {name: schema.field(name).type for name in others if names.count(name) == 1}
     further = sorted(name for name, kind in kinds.items() if _is_number(kind) or (name == SECTOR and _is_text(kind)))
-    if unused := [name for name in others if name not in further]:
-        logger.info("Columns of %s that are no numbers, and are not read: %s", source, ", ".join(unused[:12]))
+    if unused := [name for name in names if name not in (*columns, *further) and not _INDEX.match(name)]:
+        logger.warning("Columns of %s that are no numbers, and are not read: %s", source, ", ".join(unused[:12]))
     return columns, further
 
 
 def _is_number(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+    kinds = pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -237,6 +237,8 @@ class StockDataLoader:
                 f"expected {bars.rows} rows, one for each date and ticker, got {bars.rows - distinct} duplicate rows, "
                 f"as of {self.tickers[ticker]} on {self.dates[twice]}; drop them, or use `python main.py prepare`"
             )
+        if empty := [name for name, values in self.columns.items() if not np.isfinite(values).any()]:
+            logger.warning("Columns of %s without a usable number: %s", self.path, ", ".join(empty))
         return close, counts
 
     def _put(self, part: Part, day: Int64Array, column: Int64Array, close: Float64Array) -> Counter[str]:

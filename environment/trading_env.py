@@ -243,7 +243,8 @@ class TradingEnvironment(gym.Env[Observation, Float32Array]):
         stocks = len(self.tickers)
         shape = (self.account.lanes, stocks) if self._is_batched else (stocks,)
         if action.shape != shape or np.isinf(action).any():
-            raise ValueError(f"expected weights of shape {shape}, none infinite, got {action.shape}")
+            got = action.shape if action.shape != shape else "an infinite one"
+            raise ValueError(f"expected weights of shape {shape}, none infinite, got {got}")
         asked = torch.from_numpy(action if self._is_batched else action[None]).to(self.account.device).double()
         asked = asked.clamp(min=0.0)
         target = asked / asked.nan_to_num().sum(1, keepdim=True).clamp(min=1.0)

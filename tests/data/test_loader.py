@@ -83,6 +83,17 @@ def test_every_form_of_a_column_gives_the_same_arrays(columns: dict[str, pa.Arra
     assert loader.data_array.tobytes() == expected.data_array.tobytes()
 
 
+def test_further_columns_are_read_or_told(caplog: pytest.LogCaptureFixture) -> None:
+    """True and false are 1 and 0; text, and numbers of which none fits, are named."""
+    frame = bars_frame()
+    is_event = np.arange(len(frame)) % 3 == 0
+    loader = load(frame.assign(event=is_event, name="x", huge=1e300, endless=np.inf))
+    expected = frame.assign(event=is_event.astype(float)).pivot(index="date", columns="ticker", values="event")
+    np.testing.assert_array_equal(loader.columns["event"], expected.to_numpy(np.float32))
+    assert "that are no numbers, and are not read: name" in caplog.text
+    assert "without a usable number: endless, huge" in caplog.text
+
+
 def test_volume_is_read_where_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     """What is missing, infinite or negative is not known; 0 is."""
     frame = bars_frame().sort_values(["ticker", "date"], ignore_index=True)

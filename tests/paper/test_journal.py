@@ -66,5 +66,7 @@ def test_damage_and_a_missing_disk_are_one_line(tmp_path: Path) -> None:
         written = journal.last
     assert Journal(path).last == written  # no row is kept that was not written
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(DataError, match="restore"):
-        Journal(path)
+    (empty := tmp_path / "empty.sqlite").touch()
+    for damaged in (path, empty):
+        with pytest.raises(DataError, match="restore"):
+            Journal(damaged)

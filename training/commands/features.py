@@ -83,6 +83,8 @@ class FeatureSheet:
 
 def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     """Look at all features of a market on its training days; nothing later is read."""
+    if len(market.investable_columns) < 2:
+        raise DataError("expected two investable stocks or more, whose returns features rank, got one; give more")
     train = market.splits.train
     span = slice(train.first, train.last + 1)
     open_ = market.data_array[: train.last + 1, market.investable_columns, OPEN].astype(np.float64)

@@ -276,7 +276,7 @@ def _show(journal: Journal) -> None:
     factors, who = journal.units(), word_of(journal.opening)
     refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
     orders = [order for order in intents[date].body["orders"] if order["id"] not in refused] if date in intents else []
-    equity, cash, benchmark = (f"{last[name]:,.2f}" for name in ("equity", "cash", "benchmark"))
+    equity, cash, benchmark = (f"{round(last[name], 2) + 0.0:,.2f}" for name in ("equity", "cash", "benchmark"))
     logger.info("%s: equity %s, cash %s; its benchmark %s", date, equity, cash, benchmark)
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
     held = [f"{ticker} {shares / factors[ticker]:g}" for ticker, shares in last["positions"].items()]

@@ -188,6 +188,8 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            raise DataError(f"expected a journal in {path}, got an empty file; restore it from a copy") from None
         raise FileError(f"expected a journal that can be read and written in {path}, got: {error}") from None
     except sqlite3.DatabaseError as error:
         raise DataError(f"expected a journal in {path}, got: {error}; restore the file from a copy") from None

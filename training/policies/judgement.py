@@ -176,6 +176,8 @@ class Judgement:
 
 def _require_judgeable(policies: Mapping[str, Any], split: str, spend_look: bool, null: int) -> None:
     require_own_names(policies)
+    if not policies:
+        raise ConfigError("expected policies to judge, got none; give one by a name")
     if split not in ("validation", "holdout"):
         raise ConfigError(f"expected validation or holdout as split, got {split!r}")
     if split == "holdout":

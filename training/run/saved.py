@@ -27,7 +27,7 @@ _FULL = 0.995
 """Share of what is believed that is told as all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SavedRun:
     """The settings, market and agents of a run, on one device."""
 
@@ -44,6 +44,9 @@ class SavedRun:
     """Of that generation."""
     best_agent: DDPGAgent
     """The fittest agent of that generation."""
+
+    def __repr__(self) -> str:
+        return f"SavedRun({self.path}, generation {self.generation})"
 
     @property
     def beside(self) -> dict[str, DDPGAgent]:

@@ -228,7 +228,7 @@ def _value(text: str, setting: Setting) -> Any:
         folder = f"; make one of the folder by: {command_line('prepare', text, 'prices.parquet')}"
         is_folder = setting.flag == "--data" and Path(text).is_dir()
         raise ConfigError(f"{setting.flag}: expected an existing file, got {text!r}{folder if is_folder else ''}")
-    if Mark.OUTPUT in setting.field.metadata and not Path(text).parent.is_dir():
+    if Mark.OUTPUT in setting.field.metadata and (Path(text).is_dir() or not Path(text).parent.is_dir()):
         raise ConfigError(f"{setting.flag}: expected a file in an existing folder, got {text!r}")
     if setting.kind in (int, float):
         with suppress(ValueError):

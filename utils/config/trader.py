@@ -46,7 +46,8 @@ class DataConfig:
     """Share of the days, the last ones, that are the holdout: training and validation divide the others in proportion
     to their own shares. 0: validation ends with the data. Default: what the two leave."""
     input_clip: Annotated[float, Field(gt=0, le=10**6)] = 8.0
-    """Standard deviations to which standardised observations are clipped, above and below."""
+    """Standard deviations to which the standardised prices that an environment observes are clipped; networks read
+    inputs of their own."""
     inputs: Annotated[Literal["all", "past"], Mark.SHORT] = "all"
     """What agents read: `all`: past returns and every feature of the data; `past`: past returns alone."""
     max_bad_row_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
