@@ -85,7 +85,7 @@ def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
             each.actor.copy_(torch.cat([part.flatten(-2) for part in each.critic.matrices[-2:]], dim=-1))
 
     optimizer.step = copy  # type: ignore[method-assign]
-    optimizer.target_rate = lambda tau: torch.zeros(len(optimizer.parameter))  # type: ignore[method-assign]
+    optimizer.target_rate = lambda tau: torch.zeros_like(optimizer.steps, dtype=torch.float32)  # type: ignore[method-assign]
 
 
 def _with_rows(trainer: ERLTrainer, alter: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:

@@ -4,7 +4,7 @@ import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from benchmarks.learning.ablations import BASE, LINES, Difference
 from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.study import Experiment, holm, ratio, run_study, study_config
 from benchmarks.learning.unseen import Holder, UnseenPaths, hold, training_market
-from benchmarks.trainers import build_trainer, run_generation
+from benchmarks.trainers import build_trainer, generations, run_generation
 from data.features.bank import relative_risk
 from data.features.nine import CLOSE, OPEN
 from environment.portfolio import Portfolio
@@ -202,6 +202,25 @@ def test_an_altered_run_leaves_the_next_one_as_it_was() -> None:
     assert not all(torch.equal(part, before[key]) for key, part in found.items())
     assert ddpg.td_targets is targets
     assert all(torch.equal(part, before[name]) for name, part in learned(BASE).items())
+
+
+@pytest.mark.parametrize("name", ablations.ALTERATIONS)
+def test_each_altered_part_learns_otherwise(name: str) -> None:
+    changed, plain = after_two(name), unaltered()
+    assert any(not torch.equal(changed[part], plain[part]) for part in plain)
+
+
+def after_two(name: str) -> dict[str, torch.Tensor]:
+    """Networks and genes after two generations."""
+    trainer = altered(name)
+    list(generations(trainer, 2))
+    assert trainer.population.updates > 0
+    return {**trainer.population.networks.tensors, "genes": trainer.population.genes}
+
+
+@cache
+def unaltered() -> dict[str, torch.Tensor]:
+    return after_two(BASE)
 
 
 def test_ablations_at_a_tiny_budget(studied: Studied) -> None:
