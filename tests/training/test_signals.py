@@ -217,6 +217,7 @@ def test_the_command_writes_both_files_and_asks_for_the_cash(folder: Path, capsy
     _, before = command(folder, *flags, "--cash", "1000")
     code, made = command(folder, *flags, "--cash", "1000", "--ib", str(ib), "--alpaca", str(alpaca))
     assert (code, made) == (0, before)
+    assert any("no drawdown lock" in note for note in command(folder, "--peak", "1000000")[1]["notes"])
     assert made["equity"] == pytest.approx(1000 + 2000 * closes[0] + 10.75 * closes[1], rel=1e-6)
     first, second = made["positions"]
     assert (first["unrealised_percent"], second["unrealised_percent"]) == (None, pytest.approx(0.0, abs=1e-3))

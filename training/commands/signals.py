@@ -45,6 +45,8 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     evidence, notes = champion.evidence.sentence, [_NOTE]
     if rules.drawdown_lock > 0 and arguments.peak is None:
         notes.append("the drawdown lock counts from the equity of today, unless --peak tells its highest so far")
+    if not run.config.env.drawdown_lock and (arguments.release or arguments.peak):
+        notes.append("the run has no drawdown lock: --peak and --release change nothing")
     if run.config.data is None:
         notes.append("built-in synthetic market: not a real one")
     elif day <= market.splits.train.last:
