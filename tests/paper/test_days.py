@@ -256,4 +256,4 @@ def test_what_is_decided_in_hindsight_is_told_and_shows_no_skill(tmp_path: Path)
     assert orders[0] == orders[1]
     account = walk.at(START + 3)
     page = write_report(account, backtest(account)).read_text(encoding="utf-8")
-    assert f"decided from data until {DATES[START + 3]}" in page
+    assert f"decided in hindsight, from data until {DATES[START + 3]}" in page

@@ -329,11 +329,12 @@ class Account:
         else:
             pairs = zip(self.tickers, lacking.tolist(), strict=True)
             orders = [Order.of(self.name, date, ticker, shares) for ticker, shares in pairs if shares != 0]
-        said = {"stopped": reason, "is_locked": bool(portfolio.account.is_locked.any()), "until": until}
+        text = f"decided in hindsight, from data until {until}, and counts for no skill" if until else ""
+        said = {"stopped": reason, "is_locked": bool(portfolio.account.is_locked.any()), "text": text}
         values = {"orders": [dataclasses.asdict(order) for order in orders]}
         self.journal.append("intent", date, values | {name: value for name, value in said.items() if value})
         if until:
-            logger.warning("%s was decided in hindsight, from data until %s: it counts for no skill", date, until)
+            logger.warning("%s was %s", date, text)
         if reason:
             logger.warning("no new orders: %s", reason)
 

@@ -124,7 +124,7 @@ class Journal:
     @property
     def in_hindsight(self) -> set[str]:
         """The sessions at whose close orders were decided when later ones were known."""
-        return {date for date, row in self.of("intent").items() if row.body.get("until")}
+        return {date for date, row in self.of("intent").items() if "text" in row.body}
 
     @property
     def is_locked(self) -> bool:

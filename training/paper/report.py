@@ -20,7 +20,6 @@ from utils.tables import many
 
 _SHOWN = 40
 _COLOURS = {"account": "#0072B2", "backtest": "#333333", "benchmark": "#E69F00"}
-_TAKES_ORDERS = "The account takes orders"
 _NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown", "rename")
 
 
@@ -140,7 +139,9 @@ def _render(account: Account, played: Backtest) -> str:
 def _state(journal: Journal) -> str:
     if reason := journal.stop_reason():
         return f"No new orders: {reason}"
-    return "Nothing is bought: the account has fallen beyond its drawdown lock" if journal.is_locked else _TAKES_ORDERS
+    if journal.is_locked:
+        return "Nothing is bought: the account has fallen beyond its drawdown lock"
+    return "The account takes orders"
 
 
 def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
@@ -177,10 +178,7 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
         ],
         "Fills, the last ones": fills[:_SHOWN],
         "Stops, doubts, holds, and sessions that were missed": [
-            {"what": row.kind, "when": row.key, "why": row.body.get("text", "")}
-            if row.kind != "intent"
-            else {"what": "hindsight", "when": row.key, "why": f"decided from data until {row.body['until']}"}
-            for row in notes[-_SHOWN:]
+            {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]
         ],
     }
 
