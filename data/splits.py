@@ -58,8 +58,8 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
             smaller = "--split.context-window-days or --env.trading-days" if context else "--env.trading-days"
             raise DataError(
                 f"expected at least {env.episode_steps + 1} days for one episode in the {name} split, got {span.days} "
-                f"of {days} days in all{context}: too few days; give more data, other fractions "
-                f"--split.*, or a smaller {smaller}"
+                f"of {days} days in all{context}: too few days; give more data, other fractions --split.*, "
+                f"or a smaller {smaller}"
             )
     return splits
 

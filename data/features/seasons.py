@@ -6,7 +6,7 @@ for decades (0.7% a month between the tenths by the same month's past), and Kelo
 over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -51,14 +51,15 @@ def _shrunk_means(returns: Float64Array) -> Float64Array:
 def _next_sessions(dates: pd.DatetimeIndex) -> pd.DatetimeIndex:
     """Return the next date on a weekday on which there is trading, after each; holidays are not known. Until there are
     enough sessions that tell them, weekdays are those from Monday to Friday."""
-    share = np.bincount(dates[:_CALENDAR].day_of_week, minlength=7) / _CALENDAR
-    traded, is_told = np.flatnonzero(share >= _LEAST_SHARE), np.arange(len(dates)) >= _CALENDAR - 1
-    untold, told = (
-        np.array([min((day - today - 1) % 7 for day in days) + 1 for today in range(7)])
-        for days in (range(5), traded if is_told.any() else range(5))
-    )
-    ahead = np.where(is_told, told[dates.day_of_week], untold[dates.day_of_week])
-    return dates + pd.to_timedelta(ahead, unit="D")
+
+    def ahead(traded: Sequence[int]) -> Int64Array:
+        apart = [min((day - today - 1) % 7 for day in traded) + 1 for today in range(7)]
+        return np.asarray(np.array(apart)[dates.day_of_week])
+
+    days, share = ahead(range(5)), np.bincount(dates[:_CALENDAR].day_of_week, minlength=7) / _CALENDAR
+    if len(dates) >= _CALENDAR:
+        days[_CALENDAR - 1 :] = ahead(np.flatnonzero(share >= _LEAST_SHARE).tolist())[_CALENDAR - 1 :]
+    return dates + pd.to_timedelta(days, unit="D")
 
 
 def seasons_ahead(name: str, dates: DateArray) -> Int64Array:

@@ -232,14 +232,14 @@ def test_a_stop_ends_purchases_and_nothing_else(tmp_path: Path, stop: str) -> No
 
 def test_a_lock_is_told_until_a_person_ends_it(tmp_path: Path) -> None:
     walk = Walk(tmp_path, AGENT, dataclasses.replace(TINY_RULES, drawdown_lock=1.0))
-    today = next(day for day in range(START, START + 100) if walk.step(day) and walk.at(day).journal.is_locked)
+    today = next(day for day in range(START, START + 100) if walk.step(day) and walk.at(day).journal.stop_reason())
     assert not any(row[2].get("is_locked") for row in walk.rows()[:-1])
     account = walk.at(today)
     assert "beyond its drawdown lock" in write_report(account, backtest(account)).read_text(encoding="utf-8")
     walk.go()
-    assert not walk.at(today).journal.is_locked
+    assert not walk.at(today).journal.stop_reason()
     walk.step(today + 1)
-    assert not walk.at(today + 1).journal.is_locked
+    assert not walk.at(today + 1).journal.stop_reason()
 
 
 def test_what_is_decided_in_hindsight_is_told_and_shows_no_skill(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_an_account_goes_on_from_day_to_day(fresh: Commands, monkeypatch: pytest
     assert account("stop") == 0
     account.write(LEARNED + 4)
     assert account("step") == 0 and account.kinds[-2:] == ["session", "intent"]
-    assert "no new orders" in account.shown
+    assert "nothing is bought: `paper stop" in account.shown
     assert account("go") == account("report") == 0
     account.write(LEARNED - 1)
     assert account("step") == 2
@@ -185,7 +185,7 @@ def test_status_reads_a_disk_that_cannot_be_written(account: Commands, monkeypat
         assert f"{JOURNAL}-wal" in before
         monkeypatch.setattr("os.access", lambda *_: False)
         monkeypatch.setattr(RunLock, "__enter__", mock.Mock(side_effect=ConfigError("expected a disk to write on")))
-        assert account("status") == 0 and "no new orders: a reason" in account.shown
+        assert account("status") == 0 and "nothing is bought: a reason" in account.shown
         assert contents() == before
         assert account("go") == 2
 

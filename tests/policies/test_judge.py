@@ -418,6 +418,8 @@ def test_names_of_baselines_and_flags_that_miss_or_exclude_others_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="names of their own"):
         judge(market, {"equal weight": short_drift}, judging=QUICK)
+    with pytest.raises(ConfigError, match="expected policies to judge, got none"):
+        judge(market, {}, judging=QUICK)
     for words, said in (
         (("--variants", "3"), "expected --variants with policies of your own"),
         (("--config", str(tiny)), "expected --config only with policies of your own"),

@@ -83,8 +83,6 @@ class FeatureSheet:
 
 def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     """Look at all features of a market on its training days; nothing later is read."""
-    if len(market.investable_columns) < 2:
-        raise DataError("expected two investable stocks or more, whose returns features rank, got one; give more")
     train = market.splits.train
     span = slice(train.first, train.last + 1)
     open_ = market.data_array[: train.last + 1, market.investable_columns, OPEN].astype(np.float64)
@@ -202,6 +200,8 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     market = load_market(config, audits=True)
     if not market.features:
         raise DataError("expected features, got --inputs past; leave it out")
+    if len(market.investable_columns) < 2:
+        raise DataError("expected two investable stocks or more, whose returns features rank, got one; give more")
     sheet = feature_sheet(market, TrainingDays.of(market, Quotes.on(market), config.env))
     rows = _rows(sheet)
     logger.info("%s", table(rows, [name for name in rows[0] if name not in _OMITTED]))

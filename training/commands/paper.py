@@ -283,11 +283,9 @@ def _show(journal: Journal) -> None:
     asked = [f"{one['side']} {one['ticker']} {one['shares'] / factors[one['ticker']]:g}" for one in orders]
     texts = [listed(one, _SHOWN) or "none" for one in (held, asked)]
     logger.info("positions: %s; orders for the next open: %s", *texts)
-    go = paper_command("go", journal.path.parent)
     if reason := journal.stop_reason():
-        logger.warning("no new orders: %s; the next close decides again after %s", reason, go)
-    elif journal.is_locked:
-        logger.warning("nothing is bought: the account has fallen beyond its drawdown lock; %s buys again", go)
+        go = paper_command("go", journal.path.parent)
+        logger.warning("nothing is bought: %s; the next close decides again after %s", reason, go)
     results = [body["result"] for body in sessions.values()]
     logger.info("%s", finding(results, list(sessions), certificate, who))
 

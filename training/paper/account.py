@@ -335,8 +335,6 @@ class Account:
         self.journal.append("intent", date, values | {name: value for name, value in said.items() if value})
         if until:
             logger.warning("%s was %s", date, text)
-        if reason:
-            logger.warning("no new orders: %s", reason)
 
     def _for_broker(self, day: int, account: Ledger, lacking: Tensor) -> list[Order]:
         """Return orders in whole shares, as a broker is asked for them."""

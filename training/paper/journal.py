@@ -126,19 +126,16 @@ class Journal:
         """The sessions at whose close orders were decided when later ones were known."""
         return {date for date, row in self.of("intent").items() if "text" in row.body}
 
-    @property
-    def is_locked(self) -> bool:
-        """Whether the drawdown lock stopped purchases at the last decision, and nobody has ended it since."""
-        intents = [*self.of("intent").values()]
-        return bool(intents and intents[-1].body.get("is_locked")) and intents[-1].number > self.accepted_until
-
     def stop_reason(self) -> str:
-        """Return why the account gives no new order; empty where it does."""
+        """Return why the account buys nothing; empty where it does."""
         if os.path.lexists(self.path.parent / STOP):
             return f"there is a file {STOP} in {self.path.parent}"
         since = self.accepted_until
         rows = [row for kind in ("stop", "doubt") for row in self.of(kind).values() if row.number > since]
-        return str(rows[0].body["text"]) if rows else ""
+        if rows:
+            return str(rows[0].body["text"])
+        last = [row.body for row in [*self.of("intent").values()][-1:] if row.number > since]
+        return "the account has fallen beyond its drawdown lock" if last and last[0].get("is_locked") else ""
 
     def of(self, kind: str) -> dict[str, Row]:
         """Return the rows of a kind by their keys, in their order."""

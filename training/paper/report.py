@@ -12,7 +12,6 @@ from training.evaluation.pages import document, write_document
 from training.paper.account import Account
 from training.paper.certificate import LINE, capital_curves, finding
 from training.paper.decider import Champion, word_of
-from training.paper.journal import Journal
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
@@ -119,7 +118,7 @@ def _render(account: Account, played: Backtest) -> str:
             **({"forecasts": decider.agent.evidence.followed} if isinstance(decider, Champion) else {}),
             "head of the journal": journal.last.hash,
         },
-        state=_state(journal),
+        state=f"Nothing is bought: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
         parity=parity_sentence(account, played),
         words=finding(results, dates, opening["certificate"], who),
         who=who,
@@ -134,14 +133,6 @@ def _render(account: Account, played: Backtest) -> str:
         terms=opening["certificate"],
         listings=_listings(account),
     )
-
-
-def _state(journal: Journal) -> str:
-    if reason := journal.stop_reason():
-        return f"No new orders: {reason}"
-    if journal.is_locked:
-        return "Nothing is bought: the account has fallen beyond its drawdown lock"
-    return "The account takes orders"
 
 
 def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:

@@ -22,7 +22,9 @@ _NEAR = 1.1
 _SAME = 1e-3
 """Relative difference up to which an entry's price is one of its day, as decimals leave it."""
 _MOST = 10**12
+"""Largest number of shares, and price: what a whole number holds."""
 _LONG = ("long", "buy", "l", "b", "")
+"""Sides of a position that is held."""
 COLUMNS = ("ticker", "shares", "entry_date", "entry_price")
 
 
@@ -71,8 +73,8 @@ def _rows(path: Path, market: Market) -> pd.DataFrame:
     if missing := [name for name in COLUMNS[:2] if name not in rows]:
         raise ValueError(f"no {missing[0]} in its header, or two columns of a kind")
     sides = rows.get("side", pd.Series(dtype=str)).dropna().astype(str).str.strip().str.lower()
-    if is_other := [*{*sides} - {*_LONG}]:
-        raise ValueError(f"a side of {is_other[0]!r}, where all positions are long")
+    if not (is_long := sides.isin(_LONG)).all():
+        raise ValueError(f"a side of {sides[~is_long].iloc[0]!r}, where all positions are long")
     rows = rows.reindex(columns=COLUMNS).dropna(how="all")
     rows["ticker"] = rows["ticker"].fillna("").str.strip()
     rows["ticker"] = rows["ticker"].map(market.spelled(rows["ticker"].unique()))
