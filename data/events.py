@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from utils.arrays import BoolArray
 from utils.errors import DataError, first_line
-from utils.runs.durable import new_file
+from utils.runs.durable import make_directory, new_file
 
 Floats = NDArray[np.floating]
 ROUNDING = 1e-6
@@ -83,8 +83,8 @@ def read_events(data: Path | None) -> list[Event]:
     return sorted(events, key=lambda one: (one.date, one.kind != "split"))
 
 
-def note_events(data: Path, events: pd.DataFrame) -> int:
-    """Add events to those beside a data file, in one step; return how many are there.
+def note_events(data: Path, events: pd.DataFrame, *, added: bool = True) -> int:
+    """Write events of tickers beside a data file, in one step, or add them; return on how many days there are some.
 
     Args:
         events: `ticker` as text, `day` and `pay` as days since 1970-01-01 (0 and less: not known), `split` and
@@ -97,10 +97,15 @@ def note_events(data: Path, events: pd.DataFrame) -> int:
     sizes = {"split": events["split"].where((events["split"] > 0) & (events["split"] != 1)).map("{:.10g}".format)}
     sizes["dividend"] = events["dividend"].where(events["dividend"] > 0).map("{:.10g}".format)
     new = events.assign(**texts, **{name: one.where(one != "nan") for name, one in sizes.items()})[_COLUMNS]
-    old = [_read(path).replace("", None)] if path.is_file() else []
-    both = pd.concat([*old, new]).groupby(["ticker", "date"], as_index=False, sort=True).last()
+    old = _read(path).replace("", None) if path.is_file() else new[:0]
+    both = (
+        pd.concat([old[added | ~old["ticker"].isin(new["ticker"])], new])
+        .groupby(["ticker", "date"], as_index=False, sort=True)
+        .last()
+    )
     if len(new):
         try:
+            make_directory(path.parent)
             with new_file(path) as file:
                 both[_COLUMNS].to_csv(file, index=False)
         except OSError as error:

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pandas as pd
 
-from data.prepare.layout import PRICES, STANDARD, ranked_role, role_of
+from data.prepare.layout import PRICES, STANDARD, UnclearFileError, ranked_role, role_of
 from data.prepare.text import date_of
-from utils.arrays import BoolArray, Float64Array, Int64Array
+from utils.arrays import Float64Array, Int64Array
 from utils.errors import DataError
 
 _SURE = 1 / 6
@@ -38,12 +38,12 @@ _OUTCOMES = {
 
 
 def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with prices scaled to their adjusted close, and volume the other way."""
+    """Return rows with prices scaled to their adjusted close, volume the other way, and the `scale` of each."""
     adjusted, close = rows["adjusted"].to_numpy(), rows["close"].to_numpy()
     with np.errstate(all="ignore"):  # a close of zero gives NaN, and the row is dropped
         # A price equal to the close stays equal to it.
         scaled = {role: np.where(rows[role] == close, adjusted, rows[role] * (adjusted / close)) for role in PRICES}
-        scaled["volume"] = rows["volume"].to_numpy() * (close / adjusted)
+        scaled |= {"volume": rows["volume"].to_numpy() * (close / adjusted), "scale": adjusted / close}
         return rows.drop(columns="adjusted").assign(**scaled)
 
 
@@ -79,11 +79,12 @@ def _seen(
         at = np.where((told == 0) & (at < 0) & (size_ > 2 * least) & is_there, place, at)
     for place in np.flatnonzero(at >= 0)[: len(what)]:
         got = f"a move of {np.expm1(nights[at[place]]):+.0%} on {date_of(rows['day'].iloc[at[place]])}"
-        raise _contradiction(what[place], rows["day"].iloc[row[place]], got)
+        raise contradiction(what[place], rows["day"].iloc[row[place]], got)
     return gaps, noise, told
 
 
-def _contradiction(what: str, day: float, got: str) -> DataError:
+def contradiction(what: str, day: float, got: str) -> DataError:
+    """Return an error that says what prices do where an event is named."""
     return DataError(
         f"expected a {what} on {date_of(day)} that prices allow, got {got}; mend it, or leave the column out: "
         "--columns ignore=TITLE"
@@ -109,7 +110,7 @@ def checked_events(
         before = close[one.row - 1] / one.split
         if kept[one.ticker] * one.dividend >= before:
             paid = f"dividend of {one.dividend:g} of {names[one.ticker]}"
-            raise _contradiction(paid, one.day, f"a close of {before:g} before it")
+            raise contradiction(paid, one.day, f"a close of {before:g} before it")
         kept[one.ticker] /= 1 + kept[one.ticker] * one.dividend / before
     located = located[(located["split"] != 1) & (located["row"] < len(rows))]
     owner, split = names[located["ticker"]], located["split"].to_numpy()
@@ -123,6 +124,22 @@ def checked_events(
     tickers = ", ".join(owner[is_inverse].unique()[:3])
     note = f"{is_inverse.sum():,} ratios were taken the other way round, as prices move, such as of {tickers}"
     return events, [f"Splits: {note}"]
+
+
+def require_adjusted(rows: pd.DataFrame, events: pd.DataFrame) -> None:
+    """Raise `UnclearFileError` where prices scaled to an adjusted close still move by events of its file.
+
+    Args:
+        rows, events: those of `checked_events`.
+    """
+    codes = rows["ticker"].cat.categories.get_indexer(events["ticker"])
+    for note in adjust_for_events(rows, events.assign(ticker=codes))[1]:
+        if note.endswith(_OUTCOMES[1.0]):
+            moved = note.removesuffix(f": {_OUTCOMES[1.0]}")
+            raise UnclearFileError(
+                f"an adjusted close that still moves by events of the file ({moved}); leave it out: --columns "
+                "ignore=TITLE"
+            )
 
 
 def with_factors(
@@ -199,9 +216,7 @@ def _steps(rows: pd.DataFrame, name: str, is_settled: pd.Series | None) -> Float
     return steps if is_settled is None else np.where(is_settled, 0.0, steps)
 
 
-def adjust_for_events(
-    rows: pd.DataFrame, events: pd.DataFrame, is_settled: BoolArray | None = None
-) -> tuple[pd.DataFrame, list[str]]:
+def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return rows adjusted for events that their prices do not reflect yet, and what was done.
 
     Raw prices jump with a split and fall with a dividend, adjusted ones do not: for each kind of event the overnight
@@ -212,7 +227,6 @@ def adjust_for_events(
         rows: sorted by `ticker` (a category) and `day`, once each.
         events: `ticker` as codes of that category, `day`, `split` (new shares for one) and `dividend` (cash per
             share); 0 or NaN is none.
-        is_settled: (rows,) of those that are adjusted for all events already.
     """
     located, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
     owner, row = located["ticker"].to_numpy(), located["row"].to_numpy()
@@ -231,7 +245,7 @@ def adjust_for_events(
     steps = np.zeros(len(rows))
     np.add.at(steps, row, np.where(of_split == 1, -np.log(split), 0.0))
     np.add.at(steps, row, np.where(raw_dividends[owner] == 1, np.log(by_dividend), 0.0))
-    adjusted, notes = scaled(rows, steps, is_settled), list[str]()
+    adjusted, notes = scaled(rows, steps), list[str]()
     for what, has, raw in (("Splits", has_split, of_split), ("Dividends", has_dividend, raw_dividends[owner])):
         of_event = np.nan_to_num(raw, nan=-1.0)
         for state, outcome in _OUTCOMES.items():
@@ -241,11 +255,10 @@ def adjust_for_events(
     return adjusted, notes
 
 
-def scaled(rows: pd.DataFrame, steps: Float64Array, is_settled: BoolArray | None = None) -> pd.DataFrame:
+def scaled(rows: pd.DataFrame, steps: Float64Array) -> pd.DataFrame:
     """Return rows whose prices before each step, a logarithm, are multiplied by it, and volume the other way."""
     passed, codes = np.cumsum(steps), rows["ticker"].cat.codes.to_numpy()
     factor = np.exp(passed[np.searchsorted(codes, codes, side="right") - 1] - passed)
-    factor = factor if is_settled is None else np.where(is_settled, 1.0, factor)
     return rows.assign(**{role: rows[role] * factor for role in PRICES}, volume=rows["volume"] / factor)
 
 

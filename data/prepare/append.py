@@ -6,12 +6,19 @@ import numpy as np
 import pandas as pd
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
-from data.events import ROUNDING, readjustment
+from data.events import ROUNDING, Readjustment, readjustment
+from data.prepare.adjustment import contradiction
 from data.prepare.layout import PRICES, STANDARD, VALUES
 from data.prepare.text import date_of
 from data.universe import read_closes
-from utils.arrays import BoolArray, Float64Array
+from utils.arrays import Float64Array, Int32Array
 from utils.errors import DataError
+
+_OPEN, _CLOSE = VALUES.index("open"), VALUES.index("close")
+_EXACT = 1e-5
+"""Logarithm by which the ratio of new prices and old ones may miss what events between them give."""
+_TOLD = 0.05
+"""Logarithm of a split from which on the first new open tells it from its inverse."""
 
 
 def benchmark_file(target: Path) -> Path:
@@ -39,33 +46,98 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
 
 
 def with_new_events(
-    old: pd.DataFrame, rows: pd.DataFrame, events: pd.DataFrame, first_days: pd.Series
-) -> tuple[pd.DataFrame, pd.Series, BoolArray]:
-    """Return `rows` whose old bars are adjusted for what came after them, which events are still to be applied, and to
-    which rows they are not, (rows,).
+    old: pd.DataFrame,
+    rows: pd.DataFrame,
+    events: pd.DataFrame,
+    first_days: pd.Series,
+    scale: Float64Array,
+    source: Path,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return `rows` of which those of the earlier file's tickers are adjusted for `events`, and the events of others.
 
-    The earlier file cannot have known an event after a ticker's last old bar; where new files repeat old bars these
-    tell whether prices were multiplied.
+    The earlier file cannot have known an event after a ticker's last old bar. Where new files repeat old bars these
+    tell what the new prices hold: they are the old ones, but for all events since. Where they repeat none, only the
+    first new bar can have an event. Raises `DataError` for a later one, which may be in the prices or not.
 
     Args:
         events: `ticker` as text, `day`, `split`, `dividend`, `is_due`, by day.
         first_days: by ticker, of the new files.
+        scale: (rows,) by which new prices were multiplied to their adjusted close.
+        source: the earlier file.
     """
-    days = (old.groupby("ticker")["day"].max(), first_days)
-    last, first = (events["ticker"].map(one).astype(np.float64) for one in days)  # NaN for a new ticker
-    is_new = (events["day"] > last) & (first > last)
-    prices = rows[VALUES].to_numpy(copy=True)
-    for event, until in zip(events[is_new].itertuples(), last[is_new], strict=True):
-        is_ticker = (rows["ticker"] == event.ticker).to_numpy()
-        earlier, before = is_ticker & (rows["day"] <= until), is_ticker & (rows["day"] < event.day)
+    last_days, of_old = old.groupby("ticker")["day"].max(), old.groupby("ticker").indices
+    of_rows, of_events = rows.groupby("ticker", observed=True).indices, events.groupby("ticker").indices
+    days, prices = rows["day"].to_numpy(), rows[VALUES].to_numpy(copy=True)
+    for ticker in first_days.index.intersection(last_days.index):
+        first, last, place = first_days[ticker], last_days[ticker], of_rows[ticker]
+        known = events.iloc[of_events.get(ticker, [])]
+        known = known[known["day"].between(min(first, last) + 1, days[place[-1]])]
+        new = place[days[place] >= first]
+        if first <= last and known["is_due"].any():
+            before = old.iloc[of_old[ticker]]
+            before = before[VALUES][before["day"].isin(days[new])].to_numpy()
+            prices[new] = _as_file(before, prices[new], days[new], known, last)
+        elif first > last and ((known["day"] > first).any() or abs(scale[new[0]] - 1) > ROUNDING):
+            raise DataError(
+                f"expected a bar of {ticker} that {source} has, too, for new files have an event after its first new "
+                f"bar, of {date_of(first)}, which may be in their prices or not; give files from {date_of(last)} on"
+            )
+        elif first > last:
+            earlier, split = place[days[place] <= last], float(known["split"].where(known["split"] > 0, 1.0).prod())
+            move = float(np.log(prices[new[0], _OPEN] / prices[earlier[-1], _CLOSE]))
+            if abs(np.log(split)) > _TOLD and abs(move + np.log(split)) > abs(move - np.log(split)):
+                raise contradiction(f"split {split:g}:1 of {ticker}", first, f"a move of {np.expm1(move):+.1%} on it")
+            factor = _factors(prices[earlier], days[earlier], known).prod()
+            prices[earlier] = _multiplied(prices[earlier], np.full(len(earlier), factor))
+    rows = rows.assign(**dict(zip(VALUES, prices.T, strict=True)))
+    return rows, events[~events["ticker"].isin(last_days.index)]
+
+
+def _factors(prices: Float64Array, days: Int32Array, events: pd.DataFrame) -> Float64Array:
+    """Return (events,) by what raw (bars, values) before each event are multiplied."""
+    close, factors = prices[:, _CLOSE], list[float]()
+    for event in events.itertuples():
         split = event.split if event.split > 0 else 1.0
-        close = prices[before, VALUES.index("close")][-1] / split
-        factor = (1.0 - (event.dividend if 0 < event.dividend < close else 0.0) / close) / split
-        prices[earlier] *= np.append(np.full(len(PRICES), factor), 1 / factor)
-    known_to = last[is_new].groupby(events["ticker"][is_new]).max()
-    is_settled = (rows["day"] <= rows["ticker"].astype(object).map(known_to)).to_numpy()  # False without one
-    is_due = events["is_due"] & ~(is_new & (events["day"] <= first))
-    return rows.assign(**dict(zip(VALUES, prices.T, strict=True))), is_due, is_settled
+        before = close[max(0, np.searchsorted(days, event.day) - 1)] / split
+        factors.append((1.0 - (event.dividend if 0 < event.dividend < before else 0.0) / before) / split)
+    return np.array(factors)
+
+
+def _multiplied(values: Float64Array, factors: Float64Array) -> Float64Array:
+    """Return (bars, values) with prices multiplied and volume divided by (bars,) factors."""
+    return values * np.column_stack([*[factors] * len(PRICES), 1 / factors])
+
+
+def _as_file(
+    before: Float64Array, prices: Float64Array, days: Int32Array, events: pd.DataFrame, last: int
+) -> Float64Array:
+    """Return a ticker's new (bars, values), adjusted for those `events` with which they are the old ones by a factor.
+
+    Args:
+        before: (old bars that are repeated, values); they are the first of the new ones.
+        events: after the first new bar.
+        last: the last old day.
+    """
+    factors, has_split = _factors(prices, days, events), (events["split"] > 0) & (events["split"] != 1)
+    is_due, is_new = events["is_due"].to_numpy(bool), (events["day"] > last).to_numpy()
+    expected = np.log(factors[is_new]).sum()
+    # Raw; adjusted for splits, as a vendor who adjusts for dividends does, too; adjusted for all.
+    for missing in (is_due, is_due & ~has_split.to_numpy()):
+        passed = days[:, None] < events["day"].to_numpy()
+        adjusted = _multiplied(prices, np.where(missing & passed, factors, 1.0).prod(axis=1))
+        ratio = _ratio(before, adjusted[: len(before)])
+        if missing.any() and ratio and abs(np.log(ratio) - expected) <= _EXACT:
+            return adjusted
+    return prices
+
+
+def _ratio(before: Float64Array, now: Float64Array) -> float:
+    """Return by what (bars, values) prices were multiplied, all alike; 0 where they were not."""
+    if len(before) != len(now):
+        return 0.0
+    prices = slice(len(PRICES))
+    result = readjustment(before[:, prices], now[:, prices])
+    return 0.0 if result.revised.any() or 0 < result.bars < len(now) else result.ratio
 
 
 def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[pd.DataFrame, list[str]]:
@@ -94,8 +166,11 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
         places = np.flatnonzero(both["ticker"] == ticker)
         first = places[np.flatnonzero(differs[places].any(axis=1))[0]]
         since = places[places >= first]
-        factors = _readjusted(before[since], now[since])
-        if factors is not None:
+        result = readjustment(before[since, : len(PRICES)], now[since, : len(PRICES)])
+        factors = _readjusted(result, before[since], now[since])
+        if result.revised.any():
+            differs[since] &= result.revised[:, None]  # others are only multiplied
+        elif factors is not None:
             earlier = places[places < first]
             before[earlier] *= factors
             before[since], differs[places] = now[since], False
@@ -112,13 +187,12 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
     )
 
 
-def _readjusted(before: Float64Array, now: Float64Array) -> Float64Array | None:
+def _readjusted(result: Readjustment, before: Float64Array, now: Float64Array) -> Float64Array | None:
     """Return what all of a ticker's values were multiplied by, None where it is no single factor.
 
     Fewer than three distinct prices prove nothing: a single revised close looks the same.
     """
     prices = VALUES.index(VOLUME)
-    result = readjustment(before[:, :prices], now[:, :prices])
     if result.revised.any() or result.bars < len(before) or len(np.unique(before[:, :prices])) < 3:
         return None
     volume = np.array([1.0, 1 / result.ratio])

@@ -34,7 +34,7 @@ _DAILY, _SLOW = 0.5, 0.2
 """Shares of the sessions that have a row: from the first on a file is daily, below the second it is slow."""
 _STALE_DAYS = 10
 """Days for which a row counts where later ones are missing, in a file that does not tell when its rows are known."""
-_TAKEN = {*STANDARD, "date", "since", "adjusted", "split", "dividend", "gain", "pay", "clock", "is_new"}
+_TAKEN = {*STANDARD, "date", "since", "adjusted", "split", "dividend", "gain", "pay", "clock", "is_new", "scale"}
 _FEW = 0.01
 """Share of a column's cells that may be text in a column of numbers."""
 

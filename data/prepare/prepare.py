@@ -26,6 +26,7 @@ from data.events import events_file, note_events
 from data.prepare.adjustment import (
     adjust_for_events,
     checked_events,
+    require_adjusted,
     require_no_factors,
     scale_to_adjusted,
     with_factors,
@@ -37,12 +38,13 @@ from data.prepare.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileErr
 from data.prepare.rows import SAME, flatten, require_one_bar_a_day, rows_of, settle
 from data.prepare.survey import PrepareSummary, survey_of
 from data.prepare.text import NO_DAY, date_of
-from utils.arrays import Int32Array
+from utils.arrays import Float64Array, Int32Array
 from utils.config.prepare import Choices
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError
 from utils.progress import progress
 from utils.runs.durable import make_directory, new_file
+from utils.tables import many
 
 _STALE = 0.02
 """Share of opens that repeat the close before, above which that is told."""
@@ -85,11 +87,12 @@ def prepare(
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
     frames = [pd.DataFrame() if old is None else old[STANDARD], read.assign(is_new=True)]
     rows = _merged(pd.concat(frames, ignore_index=True), spelled, summary.dropped, choices.max_bad_row_share)
+    scale = rows.pop("scale").fillna(1.0).to_numpy() if "scale" in rows else np.ones(len(rows))
     _require_few_dropped(summary, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
-    events = events.assign(ticker=events["ticker"].map(spelled)).drop_duplicates(["ticker", "day"], keep="last")
+    events = _one_a_day(events.assign(ticker=events["ticker"].map(spelled)))
     first_days = read.assign(ticker=read["ticker"].map(spelled)).groupby("ticker")["day"].min()
-    rows, events = _adjusted(rows, events, first_days, old, choices, summary)
+    rows, events = _adjusted(rows, events, first_days, scale, old, choices, summary)
     if benchmark is not None and (benchmark not in names or len(names) == 1):
         raise DataError(
             f"expected --benchmark to be one of several tickers of the data, got {benchmark!r}"
@@ -110,13 +113,34 @@ def prepare(
     summary.survey = survey_of(stocks)
     further = sorted({*stocks} - {*STANDARD})
     summary.notes += _notes(stocks, further)
-    _write(stocks, ["ticker", *VALUES, *further], target)
     if len(events := events[events["ticker"].isin(names)]):
-        summary.notes.append(f"{note_events(target, events)} splits and dividends are in {events_file(target).name}")
+        noted = many(note_events(target, events, added=append), "day")
+        summary.notes.append(f"splits and dividends of {noted} are in {events_file(target).name}")
+    _write(stocks, ["ticker", *VALUES, *further], target)
     if benchmark is not None:
         summary.benchmark = benchmark_file(target)
         _write(rows[is_index], ["close"], summary.benchmark)
     return summary
+
+
+def _one_a_day(events: pd.DataFrame) -> pd.DataFrame:
+    """Return events, one for each ticker and day, the split of one row beside the dividend of another.
+
+    Raises `DataError` where rows have different ones.
+    """
+    sizes = {"split": events["split"].where((events["split"] > 0) & (events["split"] != 1))}
+    sizes["dividend"] = events["dividend"].where(events["dividend"] > 0)
+    days = events.assign(**sizes).groupby(["ticker", "day"])
+    for name in EVENTS:
+        least, most = days[name].min(), days[name].max()
+        if (differs := most > (1 + SAME) * least).any():
+            ticker, day = differs.idxmax()
+            got = f"{least[ticker, day]:g} and {most[ticker, day]:g}"
+            raise DataError(
+                f"expected one {name} of {ticker} on {date_of(day)}, got {got}; leave the wrong one out, or give what "
+                "they are together"
+            )
+    return days.last().reset_index()
 
 
 def _notes(stocks: pd.DataFrame, further: Sequence[str]) -> list[str]:
@@ -138,6 +162,7 @@ def _adjusted(
     rows: pd.DataFrame,
     events: pd.DataFrame,
     first_days: pd.Series,
+    scale: Float64Array,
     old: pd.DataFrame | None,
     choices: Choices,
     summary: PrepareSummary,
@@ -146,6 +171,7 @@ def _adjusted(
 
     Args:
         first_days: first day of each ticker in the files.
+        scale: (rows,) by which prices were multiplied to their adjusted close.
     """
     names = rows["ticker"].cat.categories
     last = pd.Series() if old is None else old.groupby("ticker")["day"].max()
@@ -164,11 +190,10 @@ def _adjusted(
     summary.notes += [*mends, *notes, *of_joined]
     events = pd.concat([mended, events[~events["is_due"]]])
     live = events[~events["ticker"].isin(adjusted | others)]
-    is_due, is_settled = live["is_due"], None
     if old is not None:
-        rows, is_due, is_settled = with_new_events(old, rows, live, first_days)
-    due = live.assign(ticker=names.get_indexer(live["ticker"]))[is_due & live["ticker"].isin(names)]
-    rows, adjustments = adjust_for_events(rows, due, is_settled) if len(due) else (rows, [])
+        rows, live = with_new_events(old, rows, live, first_days, scale, summary.target)
+    due = live.assign(ticker=names.get_indexer(live["ticker"]))[live["is_due"] & live["ticker"].isin(names)]
+    rows, adjustments = adjust_for_events(rows, due) if len(due) else (rows, [])
     summary.notes += adjustments
     return rows, events
 
@@ -240,6 +265,7 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
         if not choices.keep:
             require_no_factors(raw, ["adjusted", "pay", *EVENTS])
         events, notes = checked_events(raw, events.reset_index(drop=True))
+        require_adjusted(scale_to_adjusted(raw), events)
         rows = scale_to_adjusted(rows)
         summary.notes += [note for note in (_SCALED, *notes) if note not in summary.notes]
     rows = _usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary)
@@ -276,6 +302,7 @@ def _usable(rows: pd.DataFrame, table: Table, summary: PrepareSummary) -> pd.Dat
         "no ticker": rows["ticker"] == "",
         f"ticker {BAD_TICKER}": rows["ticker"].isin([*filter(is_bad_ticker, rows["ticker"].unique())]),
         "price missing or not a number": np.isnan(prices).any(axis=0),
+        "volume infinite or negative": (rows["volume"] < 0) | np.isinf(rows["volume"]),
         "price infinite or not positive": ~((prices >= SMALLEST_PRICE) & (prices < np.inf)).all(axis=0),
         f"price {LARGEST_RATIO:g} times another one of its bar": has_price_outlier(prices),
     }

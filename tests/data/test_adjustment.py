@@ -31,7 +31,11 @@ def test_the_example_of_yahoo(tmp_path: Path) -> None:
     assert bars["close"].round(2).tolist() == [23.42, 24.07, 24.88, 24.53, 24.54]
     assert (bars["close"] * bars["volume"]).tolist() == pytest.approx([4699, 4830, 2496, 2453, 2454])
     done = "1 of 1 tickers: not in the prices, which move by them; prices adjusted, volume the other way"
-    assert summary.notes == [f"Splits: {done}", f"Dividends: {done}", "2 splits and dividends are in bars.events.csv"]
+    assert summary.notes == [
+        f"Splits: {done}",
+        f"Dividends: {done}",
+        "splits and dividends of 2 days are in bars.events.csv",
+    ]
 
 
 def market(seed: int, *, days: int = 150, dividends: int = 3, splits: int = 2) -> pd.DataFrame:
@@ -250,7 +254,7 @@ def test_what_a_vendor_names_is_kept(tmp_path: Path, titles: str, none: str, spl
         (tmp_path / "A.csv").write_text(f"{OHLCV},{titles}\n{''.join(lines[:days])}")
         summary = prepare(tmp_path / "A.csv", tmp_path / "bars.parquet")
     assert read_events(tmp_path / "bars.parquet") == FOUND
-    assert "2 splits and dividends are in bars.events.csv" in summary.notes
+    assert "splits and dividends of 2 days are in bars.events.csv" in summary.notes
     assert [*pd.read_parquet(tmp_path / "bars.parquet")] == ["date", "ticker", *OHLCV.lower().split(",")[1:]]
 
 

@@ -147,24 +147,56 @@ def test_events_of_appended_days_adjust_the_days_before(tmp_path: Path, has_adju
     assert len(read_events(target)) == (raw["Dividends"] > 0).sum() + (raw["Stock Splits"] > 0).sum()
 
 
-@pytest.mark.parametrize("form", ["raw", "adjusted"])
-@pytest.mark.parametrize("overlap", [0, 3])
-def test_an_event_among_new_days_adjusts_the_old_ones(form: str, overlap: int, tmp_path: Path) -> None:
-    """Whether new files repeat old bars or not, and whether their prices are adjusted for it or raw."""
+@given(
+    seed=st.integers(0, 1000),
+    form=st.sampled_from(["raw", "adjusted", "adjusted for splits", "adjusted close"]),
+    known=st.integers(20, 55),
+    overlap=st.integers(1, 15),
+)
+@settings(max_examples=15)
+def test_repeated_bars_tell_what_new_prices_hold(
+    seed: int, form: str, known: int, overlap: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Events before, among and after the repeated bars, too small to be told by moves."""
+    raw, folder = market(seed, days=60, dividends=6, splits=2).round(4), tmp_path_factory.mktemp("events")
+    target, expected = folder / "bars.parquet", np.array(oracle(raw))
+    prepare(written(folder / "A.csv", raw[:known].assign(**{"Adj Close": oracle(raw[:known])})), target)
+    new = raw.assign(**{"Adj Close": expected}) if form == "adjusted close" else raw
+    if form == "adjusted":
+        later = expected / raw["Close"]
+        new = scaled(raw, later).assign(Volume=raw["Volume"] / later)
+    elif form == "adjusted for splits":  # dividends are those of a share of today, too
+        later = 1 / raw["Stock Splits"].replace(0, 1)[::-1].cumprod()[::-1].shift(-1, fill_value=1)
+        new = scaled(raw, later).assign(Volume=raw["Volume"] / later, Dividends=raw["Dividends"] * later)
+    prepare(written(folder / "A.csv", new[known - overlap :]), target, append=True)
+    np.testing.assert_allclose(pd.read_parquet(target)["close"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["raw", "adjusted", "adjusted close", "adjusted close alone"])
+def test_without_a_repeated_bar_later_events_are_refused(form: str, tmp_path: Path) -> None:
     raw = market(1, days=30, dividends=0, splits=1)
     expected, target, known = oracle(raw), tmp_path / "bars.parquet", int(raw["Stock Splits"].argmax()) - 3
     prepare(written(tmp_path / "A.csv", raw[:known]), target)
-    file = raw if form == "raw" else scaled(raw, expected / raw["Close"])
-    summary = prepare(written(tmp_path / "A.csv", file[known - overlap :]), target, append=True)
-    assert "but for 1 tickers" in "\n".join(summary.lines())
-    np.testing.assert_allclose(pd.read_parquet(target)["close"], expected, rtol=1e-6)
+    before, new = target.read_bytes(), raw.assign(**{"Adj Close": expected}) if "close" in form else raw
+    new = scaled(raw, expected / raw["Close"]) if form == "adjusted" else new
+    new = new.drop(columns=["Stock Splits", "Dividends"]) if "alone" in form else new
+    with refused(f"expected a bar of A that .* give files from {raw['Date'][known - 1]} on"):
+        prepare(written(tmp_path / "A.csv", new[known:]), target, append=True)
+    assert target.read_bytes() == before
+
+
+def test_a_split_the_other_way_round_is_seen_at_the_first_new_bar(tmp_path: Path) -> None:
+    raw, target = split_market("0.90909", 1.1), tmp_path / "bars.parquet"
+    prepare(written(tmp_path / "A.csv", raw[:40]), target)
+    with refused(r"split 0\.90909:1 of A on 2010-03-01 that prices allow, got a move of -9"):
+        prepare(written(tmp_path / "A.csv", raw[40:42]), target, append=True)
 
 
 @pytest.mark.parametrize(
     ("text", "late", "known", "words"),
     [
         ("1:2", 0, 40, ""),
-        ("1:2", 0, 38, ""),
+        ("1:2", 0, 38, "expected a bar of A that .* give files from 2010-02-24 on"),
         ("2", 1, 38, "split 2:1 of A on 2010-03-02 that prices allow, got a move of"),
         ("2", -1, 39, "split 2:1 of A on 2010-02-26 that prices allow, got a move of"),
         ("2", 1, 41, "split 2:1 of A on 2010-03-02 that prices allow, got a move of"),

@@ -16,6 +16,7 @@ from data.prepare.layout import STANDARD
 from data.prepare.prepare import prepare
 from data.prepare.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
 from tests.data.files import LENIENT, bars, refused, run
+from tests.data.test_adjustment import market, oracle
 from tests.data.test_loader import bars_frame
 from tests.tiny_run import frame
 from utils.config.prepare import Choices
@@ -218,6 +219,52 @@ def test_events_that_are_written_are_read_again(tmp_path: Path) -> None:
     assert event.date == event.pay_date == "2010-05-24"
     events_file(tmp_path / "bars.parquet").write_text("ticker,date,split,dividend\nA,20200831,4,\n")
     assert read_events(tmp_path / "bars.parquet")[0].date == "2020-08-31"
+
+
+def test_one_days_events_are_of_all_rows(tmp_path: Path) -> None:
+    """The split of one row beside the dividend of another; different ones of a kind are refused."""
+    raw = market(4, days=40, dividends=0, splits=1)
+    row = raw[raw["Stock Splits"] > 0]
+    paid = row.assign(**{"Stock Splits": 0.0, "Dividends": 5.0})
+    _, rows = run(tmp_path / "both", {"A.csv": pd.concat([raw, paid]).to_csv(index=False)})
+    expected = oracle(raw.assign(Dividends=np.where(raw["Stock Splits"] > 0, 5.0, 0.0)))
+    np.testing.assert_allclose(rows["close"], expected, rtol=1e-12)
+    assert [event.kind for event in read_events(tmp_path / "both" / "made" / "bars.parquet")] == ["split", "dividend"]
+    with refused(f"one dividend of A on {row['Date'].item()}, got 5 and 6; "):
+        run(tmp_path, {"A.csv": pd.concat([raw, paid, paid.assign(Dividends=6.0)]).to_csv(index=False)})
+
+
+def test_events_are_those_of_the_last_call(tmp_path: Path) -> None:
+    """But for tickers of which it names none; a file of events that cannot be read leaves all as it is."""
+    raw = market(6, days=30, dividends=1, splits=0)
+    run(tmp_path, {"A.csv": raw.to_csv(index=False)})
+    target = tmp_path / "made" / "bars.parquet"
+    events_file(target).open("a").write("B,2010-01-05,2,,\n")
+    run(tmp_path, {"A.csv": raw.assign(Dividends=raw["Dividends"].shift(fill_value=0)).to_csv(index=False)})
+    (day,) = np.flatnonzero(raw["Dividends"])
+    assert [(event.ticker, event.date) for event in read_events(target)] == [
+        ("B", "2010-01-05"),
+        ("A", raw["Date"][day + 1]),
+    ]
+    before = target.read_bytes()
+    events_file(target).write_text("no events")
+    with refused("mend the header"):
+        run(tmp_path, {"A.csv": raw[:-1].to_csv(index=False)})
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("volume", [-100.0, np.inf])
+def test_bars_of_impossible_volumes_are_counted(volume: float, tmp_path: Path) -> None:
+    raw = market(7, days=30, dividends=0, splits=0)
+    raw.loc[3, "Volume"] = volume
+    summary, rows = run(tmp_path, {"A.csv": raw.to_csv(index=False)}, choices=Choices(max_bad_row_share=0.1))
+    assert summary.dropped == {"volume infinite or negative": 1} and len(rows) == 29
+
+
+def test_an_adjusted_close_that_is_none_is_refused(tmp_path: Path) -> None:
+    raw = market(8, dividends=0, splits=2)
+    with refused("an adjusted close that still moves by events of the file .Splits: 2 of 1 tickers"):
+        run(tmp_path, {"A.csv": raw.assign(**{"Adj Close": raw["Close"]}).to_csv(index=False)})
 
 
 def test_the_index_of_a_frame_is_no_feature(tmp_path: Path) -> None:

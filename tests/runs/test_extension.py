@@ -111,6 +111,13 @@ def test_a_ticker_with_another_past_is_told(folder: Path, capsys: pytest.Capture
     assert main(words) == 2
 
 
+def test_a_ticker_that_is_gone_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame(DAYS + 60, 5).query("ticker != 'T0'").to_parquet(folder / "fewer.parquet")
+    begin(folder, "fewer", "--data", str(folder / "fewer.parquet"))
+    shown = capsys.readouterr()
+    assert "the data have no bars of T0, which one had" in shown.out + shown.err
+
+
 def begin(folder: Path, name: str, *flags: str) -> ERLTrainer:
     """The trainer of a run that extends `one`, as its first generation begins."""
     stopped = mock.patch.object(ERLTrainer, "evaluate_population", autospec=True, side_effect=NotImplementedError)

@@ -16,7 +16,7 @@ from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import Checkpoint, encode_state, list_checkpoints, load_latest, save_checkpoint
 from utils.runs.run_log import RunLog
-from utils.tables import many
+from utils.tables import listed, many
 
 logger = logging.getLogger(__name__)
 INHERITED = "inherited"
@@ -77,7 +77,8 @@ def apply_inherited(inherited: Checkpoint, trainer: ERLTrainer) -> None:
     if state["feature_groups"].shape != population.feature_groups.shape:
         raise ConfigError(
             f"expected data with the features of {inherited.run_id}, {state['feature_groups'].shape[1]} groups of "
-            f"inputs, got {population.feature_groups.shape[1]}; give data with the same columns, or train anew"
+            f"inputs, got {population.feature_groups.shape[1]}; give data with the same columns, or train anew where "
+            "others are found in the same"
         )
     for name in ("genes", "feature_groups", "elites", "examined", "updates"):
         setattr(population, name, state[name])
@@ -113,6 +114,8 @@ def save_inherited(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got other data or days to {market.dates[-1]}; "
             "give its file as it has grown"
         )
+    if gone := sorted({*record.tickers} - {*market.tickers}):
+        logger.warning("the data have no bars of %s, which %s had", listed(gone), parent.name)
     ratios = readjustments(market, record, f"{parent.name} began")
     if others := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
         known = f"{'has' if len(others) == 1 else 'have'} other prices than {parent.name} knew"
