@@ -166,10 +166,12 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
         places = np.flatnonzero(both["ticker"] == ticker)
         first = places[np.flatnonzero(differs[places].any(axis=1))[0]]
         since = places[places >= first]
-        result = readjustment(before[since, : len(PRICES)], now[since, : len(PRICES)])
+        prices = since[:, None], np.arange(len(PRICES))
+        result = readjustment(before[prices], now[prices])
         factors = _readjusted(result, before[since], now[since])
-        if result.revised.any():
-            differs[since] &= result.revised[:, None]  # others are only multiplied
+        if result.revised.any():  # others are only multiplied
+            as_before = np.isclose(now[prices], result.ratio * before[prices], rtol=ROUNDING, atol=0.0)
+            differs[since], differs[prices] = False, result.revised[:, None] & ~as_before
         elif factors is not None:
             earlier = places[places < first]
             before[earlier] *= factors

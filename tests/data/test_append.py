@@ -185,6 +185,14 @@ def test_without_a_repeated_bar_later_events_are_refused(form: str, tmp_path: Pa
     assert target.read_bytes() == before
 
 
+def test_a_bar_that_a_multiplied_past_leaves_out_is_named(tmp_path: Path) -> None:
+    raw, target = market(2, days=30, dividends=0, splits=0), tmp_path / "bars.parquet"
+    prepare(written(tmp_path / "A.csv", raw[:28]), target)
+    halved = scaled(raw, pd.Series(0.5, raw.index)).drop(index=25)
+    with refused(f"to stay as they are, got A on {raw['Date'][25]} with open"):
+        prepare(written(tmp_path / "A.csv", halved[20:]), target, append=True)
+
+
 def test_a_split_the_other_way_round_is_seen_at_the_first_new_bar(tmp_path: Path) -> None:
     raw, target = split_market("0.90909", 1.1), tmp_path / "bars.parquet"
     prepare(written(tmp_path / "A.csv", raw[:40]), target)
