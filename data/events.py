@@ -90,6 +90,7 @@ def note_events(data: Path, events: pd.DataFrame, *, added: bool = True) -> int:
         events: `ticker` as text, `day` and `pay` as days since 1970-01-01 (0 and less: not known), `split` and
             `dividend`; a `pay` before its `day` is left out. Of two for one ticker and date the later counts, with what
             only the earlier one tells.
+        added: earlier events of the same tickers stay.
     """
     path, pay = events_file(data), events["pay"].where(events["pay"] >= events["day"])
     days = {"date": events["day"], "pay_date": pay}
@@ -98,11 +99,8 @@ def note_events(data: Path, events: pd.DataFrame, *, added: bool = True) -> int:
     sizes["dividend"] = events["dividend"].where(events["dividend"] > 0).map("{:.10g}".format)
     new = events.assign(**texts, **{name: one.where(one != "nan") for name, one in sizes.items()})[_COLUMNS]
     old = _read(path).replace("", None) if path.is_file() else new[:0]
-    both = (
-        pd.concat([old[added | ~old["ticker"].isin(new["ticker"])], new])
-        .groupby(["ticker", "date"], as_index=False, sort=True)
-        .last()
-    )
+    kept = old[added | ~old["ticker"].isin(new["ticker"])]
+    both = pd.concat([kept, new]).groupby(["ticker", "date"], as_index=False, sort=True).last()
     if len(new):
         try:
             make_directory(path.parent)
