@@ -78,7 +78,7 @@ def apply_inherited(inherited: Checkpoint, trainer: ERLTrainer) -> None:
         raise ConfigError(
             f"expected data with the features of {inherited.run_id}, {state['feature_groups'].shape[1]} groups of "
             f"inputs, got {population.feature_groups.shape[1]}; give data with the same columns, or train anew where "
-            "others are found in the same"
+            "other groups are found in these"
         )
     for name in ("genes", "feature_groups", "elites", "examined", "updates"):
         setattr(population, name, state[name])
