@@ -88,15 +88,14 @@ def note_events(data: Path, events: pd.DataFrame, *, added: bool = True) -> int:
 
     Args:
         events: `ticker` as text, `day` and `pay` as days since 1970-01-01 (0 and less: not known), `split` and
-            `dividend`; a `pay` before its `day` is left out. Of two for one ticker and date the later counts, with what
-            only the earlier one tells.
+            `dividend`, NaN for none; a `pay` before its `day` is left out. Of two for one ticker and date the later
+            counts, with what only the earlier one tells.
         added: earlier events of the same tickers stay.
     """
     path, pay = events_file(data), events["pay"].where(events["pay"] >= events["day"])
     days = {"date": events["day"], "pay_date": pay}
     texts = {name: pd.to_datetime(one, unit="D").dt.strftime("%Y-%m-%d") for name, one in days.items()}
-    sizes = {"split": events["split"].where((events["split"] > 0) & (events["split"] != 1)).map("{:.10g}".format)}
-    sizes["dividend"] = events["dividend"].where(events["dividend"] > 0).map("{:.10g}".format)
+    sizes = {name: events[name].map("{:.10g}".format) for name in ("split", "dividend")}
     new = events.assign(**texts, **{name: one.where(one != "nan") for name, one in sizes.items()})[_COLUMNS]
     old = _read(path).replace("", None) if path.is_file() else new[:0]
     kept = old[added | ~old["ticker"].isin(new["ticker"])]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pandas as pd
 
-from data.prepare.layout import PRICES, STANDARD, UnclearFileError, ranked_role, role_of
+from data.prepare.layout import EVENTS, PRICES, STANDARD, UnclearFileError, ranked_role, role_of
 from data.prepare.text import date_of
 from utils.arrays import Float64Array, Int64Array
 from utils.errors import DataError
@@ -91,6 +91,24 @@ def contradiction(what: str, day: float, got: str) -> DataError:
     )
 
 
+def one_a_day(events: pd.DataFrame) -> pd.DataFrame:
+    """Return events, one for each ticker and day, the split of one row beside the dividend of another.
+
+    Raises `DataError` where rows have different ones.
+    """
+    days = events.groupby(["ticker", "day"])
+    for name in EVENTS:
+        least, most = days[name].min(), days[name].max()
+        if (differs := most > (1 + _ROUNDING) * least).any():
+            ticker, day = differs.idxmax()
+            got = f"{least[ticker, day]:g} and {most[ticker, day]:g}"
+            raise DataError(
+                f"expected one {name} of {ticker} on {date_of(day)}, got {got}; leave the wrong one out, or give what "
+                "they are together"
+            )
+    return days.last().reset_index()
+
+
 def checked_events(
     rows: pd.DataFrame, events: pd.DataFrame, joint: Int64Array | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
@@ -133,13 +151,12 @@ def require_adjusted(rows: pd.DataFrame, events: pd.DataFrame) -> None:
         rows, events: those of `checked_events`.
     """
     codes = rows["ticker"].cat.categories.get_indexer(events["ticker"])
-    for note in adjust_for_events(rows, events.assign(ticker=codes))[1]:
-        if note.endswith(_OUTCOMES[1.0]):
-            moved = note.removesuffix(f": {_OUTCOMES[1.0]}")
-            raise UnclearFileError(
-                f"an adjusted close that still moves by events of the file ({moved}); leave it out: --columns "
-                "ignore=TITLE"
-            )
+    again, _ = adjust_for_events(rows, events.assign(ticker=codes))
+    if not again["close"].equals(rows["close"]):
+        raise UnclearFileError(
+            "an adjusted close that still moves by splits or dividends of its file; leave it out: --columns "
+            "ignore=TITLE"
+        )
 
 
 def with_factors(
@@ -226,7 +243,7 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
     Args:
         rows: sorted by `ticker` (a category) and `day`, once each.
         events: `ticker` as codes of that category, `day`, `split` (new shares for one) and `dividend` (cash per
-            share); 0 or NaN is none.
+            share), NaN for none.
     """
     located, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
     owner, row = located["ticker"].to_numpy(), located["row"].to_numpy()
@@ -235,9 +252,8 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
     raw_splits = _states(gaps, -np.log(split), owner, has_split, noise, tickers)
     of_split = np.where(told == 1, 1.0, raw_splits[owner])
     before = close[row - 1] / np.where(of_split == 1, split, 1.0)
-    kept = 1.0 - located["dividend"].to_numpy() / before
-    has_dividend = (kept < 1.0) & (kept > 0.0)
-    by_dividend = np.where(has_dividend, kept, 1.0)
+    by_dividend = kept_of(before, located["dividend"].to_numpy())
+    has_dividend = by_dividend < 1.0
     raw_dividends = np.where(raw_splits == 1, 1.0, np.nan)  # no vendor adjusts for dividends but not for splits
     for group in (raw_splits == 0, np.isnan(raw_splits)):
         alone = has_dividend & ~has_split & group[owner]
@@ -255,6 +271,12 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
     return adjusted, notes
 
 
+def kept_of(close: Float64Array, dividend: Float64Array) -> Float64Array:
+    """Return (events,) shares of a close before a dividend that it leaves, 1 where it takes all."""
+    kept = 1.0 - dividend / close
+    return np.where((kept > 0.0) & (kept < 1.0), kept, 1.0)
+
+
 def scaled(rows: pd.DataFrame, steps: Float64Array) -> pd.DataFrame:
     """Return rows whose prices before each step, a logarithm, are multiplied by it, and volume the other way."""
     passed, codes = np.cumsum(steps), rows["ticker"].cat.codes.to_numpy()
@@ -267,10 +289,7 @@ def _located(rows: pd.DataFrame, events: pd.DataFrame, *, past_last: bool = Fals
 
     Events before the first bar or after the last change no price; those `past_last` are at the row after it.
     """
-    located = events.assign(
-        split=events["split"].where(np.isfinite(events["split"]) & (events["split"] > 0), 1.0),
-        dividend=events["dividend"].where(np.isfinite(events["dividend"]) & (events["dividend"] > 0), 0.0),
-    )
+    located = events.fillna({"split": 1.0, "dividend": 0.0})
     codes = rows["ticker"].cat.codes.to_numpy(dtype=np.int64)
     key = codes * 2**32 + rows["day"].to_numpy()
     place = np.searchsorted(key, located["ticker"].to_numpy(dtype=np.int64) * 2**32 + located["day"].to_numpy())

@@ -7,7 +7,7 @@ import pandas as pd
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
 from data.events import ROUNDING, Readjustment, readjustment
-from data.prepare.adjustment import contradiction
+from data.prepare.adjustment import contradiction, kept_of
 from data.prepare.layout import PRICES, STANDARD, VALUES
 from data.prepare.text import date_of
 from data.universe import read_closes
@@ -65,7 +65,8 @@ def with_new_events(
         scale: (rows,) by which new prices were multiplied to their adjusted close.
         source: the earlier file.
     """
-    last_days, of_old = old.groupby("ticker")["day"].max(), old.groupby("ticker").indices
+    groups = old.groupby("ticker")
+    last_days, of_old = groups["day"].max(), groups.indices
     of_rows, of_events = rows.groupby("ticker", observed=True).indices, events.groupby("ticker").indices
     days, prices = rows["day"].to_numpy(), rows[VALUES].to_numpy(copy=True)
     for ticker in first_days.index.intersection(last_days.index):
@@ -83,7 +84,7 @@ def with_new_events(
                 f"bar, of {date_of(first)}, which may be in their prices or not; give files from {date_of(last)} on"
             )
         elif first > last:
-            earlier, split = place[days[place] <= last], float(known["split"].where(known["split"] > 0, 1.0).prod())
+            earlier, split = place[days[place] <= last], float(known["split"].prod())
             move = float(np.log(prices[new[0], _OPEN] / prices[earlier[-1], _CLOSE]))
             if abs(np.log(split)) > _TOLD and abs(move + np.log(split)) > abs(move - np.log(split)):
                 raise contradiction(f"split {split:g}:1 of {ticker}", first, f"a move of {np.expm1(move):+.1%} on it")
@@ -95,12 +96,9 @@ def with_new_events(
 
 def _factors(prices: Float64Array, days: Int32Array, events: pd.DataFrame) -> Float64Array:
     """Return (events,) by what raw (bars, values) before each event are multiplied."""
-    close, factors = prices[:, _CLOSE], list[float]()
-    for event in events.itertuples():
-        split = event.split if event.split > 0 else 1.0
-        before = close[max(0, np.searchsorted(days, event.day) - 1)] / split
-        factors.append((1.0 - (event.dividend if 0 < event.dividend < before else 0.0) / before) / split)
-    return np.array(factors)
+    split, dividend = events["split"].fillna(1.0).to_numpy(), events["dividend"].fillna(0.0).to_numpy()
+    before = prices[np.searchsorted(days, events["day"]) - 1, _CLOSE]
+    return np.asarray(kept_of(before / split, dividend) / split)
 
 
 def _multiplied(values: Float64Array, factors: Float64Array) -> Float64Array:
@@ -118,12 +116,10 @@ def _as_file(
         events: after the first new bar.
         last: the last old day.
     """
-    factors, has_split = _factors(prices, days, events), (events["split"] > 0) & (events["split"] != 1)
-    is_due, is_new = events["is_due"].to_numpy(bool), (events["day"] > last).to_numpy()
-    expected = np.log(factors[is_new]).sum()
+    factors, is_due, day = _factors(prices, days, events), events["is_due"].to_numpy(bool), events["day"].to_numpy()
+    expected, passed = np.log(factors[day > last]).sum(), days[:, None] < day
     # Raw; adjusted for splits, as a vendor who adjusts for dividends does, too; adjusted for all.
-    for missing in (is_due, is_due & ~has_split.to_numpy()):
-        passed = days[:, None] < events["day"].to_numpy()
+    for missing in (is_due, is_due & events["split"].isna().to_numpy()):
         adjusted = _multiplied(prices, np.where(missing & passed, factors, 1.0).prod(axis=1))
         ratio = _ratio(before, adjusted[: len(before)])
         if missing.any() and ratio and abs(np.log(ratio) - expected) <= _EXACT:
@@ -168,11 +164,10 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
         since = places[places >= first]
         prices = since[:, None], np.arange(len(PRICES))
         result = readjustment(before[prices], now[prices])
-        factors = _readjusted(result, before[since], now[since])
         if result.revised.any():  # others are only multiplied
             as_before = np.isclose(now[prices], result.ratio * before[prices], rtol=ROUNDING, atol=0.0)
             differs[since], differs[prices] = False, result.revised[:, None] & ~as_before
-        elif factors is not None:
+        elif (factors := _readjusted(result, before[since], now[since])) is not None:
             earlier = places[places < first]
             before[earlier] *= factors
             before[since], differs[places] = now[since], False
@@ -195,7 +190,7 @@ def _readjusted(result: Readjustment, before: Float64Array, now: Float64Array) -
     Fewer than three distinct prices prove nothing: a single revised close looks the same.
     """
     prices = VALUES.index(VOLUME)
-    if result.revised.any() or result.bars < len(before) or len(np.unique(before[:, :prices])) < 3:
+    if result.bars < len(before) or len(np.unique(before[:, :prices])) < 3:
         return None
     volume = np.array([1.0, 1 / result.ratio])
     fits = [np.allclose(now[:, prices], before[:, prices] * one, rtol=1e-5, atol=1.0, equal_nan=True) for one in volume]

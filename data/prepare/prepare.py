@@ -26,6 +26,7 @@ from data.events import events_file, note_events
 from data.prepare.adjustment import (
     adjust_for_events,
     checked_events,
+    one_a_day,
     require_adjusted,
     require_no_factors,
     scale_to_adjusted,
@@ -90,7 +91,7 @@ def prepare(
     scale = rows.pop("scale").fillna(1.0).to_numpy() if "scale" in rows else np.ones(len(rows))
     _require_few_dropped(summary, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
-    events = _one_a_day(events.assign(ticker=events["ticker"].map(spelled)))
+    events = one_a_day(events.assign(ticker=events["ticker"].map(spelled)))
     first_days = read.assign(ticker=read["ticker"].map(spelled)).groupby("ticker")["day"].min()
     rows, events = _adjusted(rows, events, first_days, scale, old, choices, summary)
     if benchmark is not None and (benchmark not in names or len(names) == 1):
@@ -121,26 +122,6 @@ def prepare(
         summary.benchmark = benchmark_file(target)
         _write(rows[is_index], ["close"], summary.benchmark)
     return summary
-
-
-def _one_a_day(events: pd.DataFrame) -> pd.DataFrame:
-    """Return events, one for each ticker and day, the split of one row beside the dividend of another.
-
-    Raises `DataError` where rows have different ones.
-    """
-    sizes = {"split": events["split"].where((events["split"] > 0) & (events["split"] != 1))}
-    sizes["dividend"] = events["dividend"].where(events["dividend"] > 0)
-    days = events.assign(**sizes).groupby(["ticker", "day"])
-    for name in EVENTS:
-        least, most = days[name].min(), days[name].max()
-        if (differs := most > (1 + SAME) * least).any():
-            ticker, day = differs.idxmax()
-            got = f"{least[ticker, day]:g} and {most[ticker, day]:g}"
-            raise DataError(
-                f"expected one {name} of {ticker} on {date_of(day)}, got {got}; leave the wrong one out, or give what "
-                "they are together"
-            )
-    return days.last().reset_index()
 
 
 def _notes(stocks: pd.DataFrame, further: Sequence[str]) -> list[str]:
@@ -254,10 +235,15 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     if not table.layout.panel and "ticker" not in table.layout.fields:
         rows["ticker"] = ticker_of(table.path, source)
     events = rows.reindex(columns=["ticker", "day", *EVENTS, "pay"]).assign(is_due="adjusted" not in rows)
-    has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
+    events[EVENTS] = events[EVENTS].where(lambda sizes: (sizes > 0) & (sizes < np.inf))
+    events["split"] = events["split"].mask(events["split"] == 1)
+    events = events[events["day"].between(EARLIEST, latest_day())].dropna(subset=EVENTS, how="all")
     is_empty = rows[PRICES].isna().all(axis=1)
     summary.dropped[_NO_PRICE] += 0 if table.layout.panel else int(is_empty.sum())
-    rows, events = rows[~is_empty], events[has_event & events["day"].between(EARLIEST, latest_day())]
+    rows, events = (
+        rows[~is_empty],
+        events[events[EVENTS].notna().any(axis=1) & events["day"].between(EARLIEST, latest_day())],
+    )
     if rows.empty:
         raise UnusableFileError("no row has a price")
     if "adjusted" in rows:
@@ -265,7 +251,8 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
         if not choices.keep:
             require_no_factors(raw, ["adjusted", "pay", *EVENTS])
         events, notes = checked_events(raw, events.reset_index(drop=True))
-        require_adjusted(scale_to_adjusted(raw), events)
+        if len(events):
+            require_adjusted(scale_to_adjusted(raw), events)
         rows = scale_to_adjusted(rows)
         summary.notes += [note for note in (_SCALED, *notes) if note not in summary.notes]
     rows = _usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary)
