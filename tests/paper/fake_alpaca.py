@@ -95,8 +95,7 @@ class FakeAlpaca:
             return [{"symbol": symbol, "qty": str(qty)} for symbol, qty in self.held.items()]
         after = query.get("after", [""])[0]
         after = after if after.isdigit() else ""  # a time stamp of the past
-        asked = [order for order in self.orders if query["status"] != ["open"] or order["status"] == "new"]
-        return [order for order in asked if order["submitted_at"] > after][: int(query["limit"][0])]
+        return [order for order in self.orders if order["submitted_at"] > after][: int(query["limit"][0])]
 
 
 def market_order(order_id: str, symbol: str, shares: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import dataclasses
 import re
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -210,7 +211,7 @@ def test_orders_beyond_a_page_are_read() -> None:
     account, ids = FakeAlpaca(1e6), [f"o{number}" for number in range(1203)]
     for one in ids:
         account.post(market_order(one, "A", 1))
-    assert account.venue.open_orders() == {*ids}
+    assert account.venue.orders_since(np.datetime64("2010-01-04")) == dict.fromkeys(ids, "")
     account.fill("2010-01-05", {"A": 1.0})
     assert len(account.venue.fills_since(np.datetime64("2010-01-04"))) == 1203
 
@@ -226,7 +227,7 @@ def test_parts_of_orders_are_fills() -> None:
 
 @pytest.mark.parametrize(
     ("ask", "path", "status"),
-    [("cash", "account", 400), ("positions", "positions", 404), ("open_orders", "orders", 422)],
+    [("cash", "account", 400), ("positions", "positions", 404), ("positions", "positions", 422)],
 )
 def test_an_answer_that_refuses_or_lacks_its_fields_is_one_line(ask: str, path: str, status: int) -> None:
     account = FakeAlpaca(1.0)
@@ -234,6 +235,15 @@ def test_an_answer_that_refuses_or_lacks_its_fields_is_one_line(ask: str, path: 
         account.refused = {path: code}
         with pytest.raises(DataError, match=said):
             getattr(account.venue, ask)()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-1e400", None, "none"])
+def test_numbers_that_are_none_are_no_answer(number: Any) -> None:
+    account = FakeAlpaca(1.0)
+    account.cash, account.held = number, {"T0": number}
+    for ask in (account.venue.cash, account.venue.positions):
+        with pytest.raises(DataError, match="with its fields, got none for"):
+            ask()
 
 
 ORDER = Order("ours", "T0", "buy", 1.0, request=market_order("ours", "T0", 1))

@@ -143,7 +143,7 @@ def test_many_orders_without_an_answer_are_asked_about_at_once(tmp_path: Path) -
     assert len(list(walk.at(START).book.unanswered())) > 3
     asked = account.asked
     walk.step(START)
-    assert account.asked - asked == 2 and not list(walk.at(START).book.unanswered())
+    assert account.asked - asked == 1 and not list(walk.at(START).book.unanswered())
 
 
 def cut_off(account: FakeAlpaca, walk: Walk, day: int, **options: Any) -> None:
@@ -162,6 +162,78 @@ def test_an_order_that_was_not_sent_in_time_lapses_and_is_given_on_the_next_even
     assert {one["status"] for one in walk.of("answer")} == {"lapsed"} and not account.orders
     stepped(walk, account, START + 1, START + 2)
     assert len(account.held) == sum(np.isfinite(MARKET.data_array[START + 1, :, CLOSE]))
+
+
+@pytest.mark.parametrize(
+    ("later", "is_sent"), [("2010-02-02T13", True), ("2010-02-02T23", False), ("2010-02-04T23", False)]
+)
+def test_without_a_calendar_a_weekday_that_has_opened_is_a_session(tmp_path: Path, later: str, is_sent: bool) -> None:
+    """What was decided on Monday evening is sent until Tuesday's opening auction and no later."""
+    account, walk = at_broker(tmp_path, AGENT.shrunk(0.0))
+    cut_off(account, walk, START, now=datetime(2010, 2, 1, 23, tzinfo=UTC))
+    walk.step(START, now=datetime.fromisoformat(later).replace(tzinfo=UTC))
+    assert {one["status"] for one in walk.of("answer")} == {"accepted" if is_sent else "lapsed"}
+    assert bool(account.orders) == is_sent
+
+
+def test_an_order_that_arrived_and_expired_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With or without an answer; the next close orders what is lacking."""
+    account, walk = at_broker(tmp_path, AGENT.shrunk(0.0))
+    account.faults = ["fine", "lost"]
+    with pytest.raises(NoAnswer):
+        walk.step(START)
+    account.fill(DATES[START + 1], {})
+    walk.step(START + 1)
+    answers = [one["status"] for one in walk.of("answer")]
+    assert answers[:2] == ["accepted", "rejected"] and "rejected expired" in caplog.text
+    (row,) = walk.of("unfilled")
+    first, second = (walk.of("intent")[place]["orders"] for place in (0, 1))
+    assert f"buy {first[0]['ticker']}, 0 of {first[0]['shares']:g} executed" in row["text"]
+    assert {one["ticker"] for one in second} == {one["ticker"] for one in first} and not walk.of("doubt")
+
+
+@pytest.mark.parametrize("factor", [0.3, 3.0])
+def test_fills_far_from_the_prices_of_the_session_are_doubted(tmp_path: Path, factor: float) -> None:
+    account, walk = at_broker(tmp_path, AGENT.shrunk(0.0), START)
+    asked = [order["symbol"] for order in account.orders]
+    account.fill(DATES[START + 1], {one: price(one, START + 1, OPEN) * factor for one in asked})
+    walk.step(START + 1)
+    doubts = walk.of("doubt")
+    assert len([one for one in doubts if "in a session at" in one["text"]]) == len(asked)
+    assert walk.of("session")[-1]["result"] <= 0
+    assert {one["side"] for one in walk.of("intent")[-1]["orders"]} <= {"sell"}
+    walk.go()
+    stepped(walk, account, START + 2, START + 3)
+    assert walk.of("doubt") == doubts
+
+
+@pytest.mark.parametrize("gain", [6.0, 0.2])
+def test_what_is_traded_by_hand_and_closed_on_one_day_is_doubted_and_shows_no_skill(
+    tmp_path: Path, gain: float
+) -> None:
+    """A purchase and a sale of as many shares leave positions as they were; a loss counts."""
+    account, walk = at_broker(tmp_path, AGENT, START, START + 1, START + 2)
+    ticker, day = walk.one_held(), START + 3
+    paid = price(ticker, day) * 0.5
+    account.by_hand(DATES[day], ticker, 30.0, paid)
+    account.by_hand(DATES[day], ticker, -30.0, paid * gain)
+    stepped(walk, account, day)
+    (doubt,) = walk.of("doubt")
+    assert f"nobody here ordered: buy {ticker} 30 at {paid:g}; sell {ticker} 30 at" in doubt["text"]
+    earned = walk.of("session")[-1]["equity"] / walk.of("session")[-2]["equity"] - 1
+    assert walk.of("session")[-1]["result"] == 0 if gain > 1 else walk.of("session")[-1]["result"] < 0
+    assert (earned > 0.05) == (gain > 1)
+
+
+def test_an_account_that_is_worth_nothing_is_doubted(tmp_path: Path) -> None:
+    """Whatever its cash does then."""
+    account, walk = at_broker(tmp_path, AGENT, START, START + 1)
+    account.cash -= 100_000.0
+    stepped(walk, account, START + 2)
+    assert any("the account is worth -" in one["text"] for one in walk.of("doubt"))
+    account.cash += 5_000.0
+    stepped(walk, account, START + 3)
+    assert any("cash moved by +5,000.00" in one["text"] for one in walk.of("doubt"))
 
 
 def test_unsent_purchases_are_cancelled_under_a_stop_and_sales_are_sent(

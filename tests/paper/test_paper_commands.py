@@ -1,7 +1,9 @@
 """The commands of a paper account, from its opening to its page, on one tiny run."""
 
+import math
 import re
 import shlex
+import shutil
 import signal
 from datetime import date
 from pathlib import Path
@@ -14,10 +16,12 @@ import pytest
 from main import main
 from models.ddpg_agent import DDPGAgent
 from tests.paper.commands import DATES, LEARNED, Commands, rows_until
+from tests.paper.fake_alpaca import FakeAlpaca
 from tests.tiny_run import TINY, unjudged
 from tests.tiny_run import run as train
 from training.evaluation.holdout import LEDGER, read_looks
 from training.paper.account import Account
+from training.paper.alpaca import ENDPOINT, KEY, SECRET
 from training.paper.journal import JOURNAL, STOP, Journal
 from training.run.market import read_market_record
 from training.run.saved import open_saved_run
@@ -139,6 +143,25 @@ def test_mistakes_are_one_line(fresh: Commands, words: str, said: str) -> None:
     assert main(["paper", *words.split(), "--runs-dir", str(fresh.runs)]) == 2
     shown = fresh.shown
     assert shown.count("expected") == 1 and re.search(said, shown) and not (fresh.runs / "other").exists()
+
+
+def test_accounts_at_a_broker_have_orders_of_their_own(fresh: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of one name as well; what is held there, or is no number, is refused, and the sessions are the exchange's."""
+    pytest.importorskip("alpaca.trading.client", reason="requirements-alpaca.txt is not installed")
+    venue = FakeAlpaca(100_000.0)
+    for name, value in {KEY: "key", SECRET: "secret", ENDPOINT: venue.address}.items():
+        monkeypatch.setenv(name, value)
+    openings = []
+    for _ in range(2):
+        shutil.rmtree(fresh.path)
+        assert fresh.open("--run", "one", "--venue", "alpaca") == 0
+        with Journal(fresh.path / JOURNAL) as journal:
+            openings.append(journal.opening)
+    assert {one["calendar"] for one in openings} == {"XNYS"} and len({one["orders"] for one in openings}) == 2
+    shutil.rmtree(fresh.path)
+    for cash, held, said in ((1e5, {"T0": 3.0}, "no positions at the venue, got T0"), (math.nan, {}, "an answer of A")):
+        venue.cash, venue.held = cash, held
+        assert fresh.open("--run", "one", "--venue", "alpaca") == 2 and f"expected {said}" in fresh.shown
 
 
 def test_where_no_account_is_one_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,10 @@ def run_open(arguments: PaperOpenArguments) -> None:
             f"expected --capital {cash:.2f}, the cash at the venue, got {arguments.capital:g}; give it, or reset the "
             "venue's account"
         )
+    if broker is not None and (held := broker.positions()):
+        raise ConfigError(
+            f"expected no positions at the venue, got {listed([*held], _SHOWN)}; reset the venue's account"
+        )
     open_account(arguments, decider, market, config)
     logger.info(
         "account %s opened with %s and a capital of %s; next, after each close: %s",

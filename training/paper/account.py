@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data.features.nine import HIGH, LOW
 from data.market import Market, days_up_to
 from environment.account import Account as Ledger
 from environment.benchmark import Benchmark
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
     from training.paper.alpaca import AlpacaVenue  # which only accounts at a broker need
 
 logger = logging.getLogger(__name__)
-_LONGEST_PAUSE = np.timedelta64(5, "D")
-"""Without a calendar, data older than this are stale."""
 _CASH = 0.01
 """Share of the account's equity from which cash that no fill explains is doubted; dividends are less in a session."""
+_ROUNDING = 1e-9
+"""Part of an order by which what was executed may differ after a change of price units."""
+_FAR = 1.1
+"""Factor by which a price beyond those of its session is doubted: a venue's opening price is not always the data's."""
 
 
 class Suspended(DataError):
@@ -84,8 +87,13 @@ class Account:
 
     @property
     def name(self) -> str:
-        """Name of the account, from which the ids of its orders derive."""
+        """Name of the account."""
         return str(self.journal.opening["account"])
+
+    @property
+    def order_name(self) -> str:
+        """Name from which the ids of its orders derive, at a broker one that no other account has."""
+        return str(self.journal.opening.get("orders", self.name))
 
     @cached_property
     def benchmark(self) -> Benchmark:
@@ -138,7 +146,7 @@ class Account:
             if self.sessions.is_session(newest) and newest > closed:
                 raise DataError(f"expected bars of closed sessions, got those of {newest}; step after its close")
         else:
-            opened = newest if self.broker is None else today - _LONGEST_PAUSE
+            opened = newest if self.broker is None else self.broker.last_opened(now)
         if is_late := opened > newest:
             logger.warning("stale data: they end on %s, and %s has opened; no orders, append its bars", newest, opened)
         return bool(is_late)
@@ -213,6 +221,8 @@ class Account:
         if day > book.start and book.date(day - 1) not in self.journal.in_hindsight:
             active = statement.equity / book.equity(day - 1) - float(benchmark / before)
             result = bounded_result(active, weights, forecast_dispersion(self.market, day - 1))
+            # What somebody else may have earned shows no skill; what was lost counts.
+            result = min(result, 0.0) if self._is_doubted(day) else result
         body = dataclasses.asdict(statement) | {"benchmark": float(benchmark), "result": result}
         self.journal.append("session", book.date(day), body | {"bars": packed(self.market, day)})
         for fill in book.as_traded(day):
@@ -237,7 +247,7 @@ class Account:
         for reason, shares, price in traded:
             for ticker, size, paid in zip(self.tickers, shares[-1, 0].tolist(), price[-1, 0].tolist(), strict=True):
                 if size != 0:
-                    one = Order.of(self.name, self.book.date(day - 1), ticker, size)
+                    one = Order.of(self.order_name, self.book.date(day - 1), ticker, size)
                     fills.append(Fill(one.id, ticker, one.side, one.shares, paid, one.shares * paid, reason))
         held = {one: size for one, size in zip(self.tickers, account.shares[0].tolist(), strict=True) if size != 0}
         return Statement(fills, float(account.cash), float(account.equity), held)
@@ -250,31 +260,56 @@ class Account:
         trades, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
         # The broker speaks of shares of today, whichever session is taken in; a dividend changes none.
         factors = self.journal.units(book.date(day), splits_until="9999")
-        ids, taken = book.known_orders, book.taken_fills
-        trades = [fill for fill in trades if (fill.id, fill.side) not in taken]
-        fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in trades if fill.id in ids]
-        fills = [fill.in_units(1 / factors[fill.ticker]) for fill in fills]
-        names = self.journal.renamed
+        names, ids, taken = self.journal.renamed, book.known_orders, book.taken_fills
         tickers = {alpaca_symbol(names.get(ticker, ticker)): ticker for ticker in self.market.tickers}
+        trades = [fill for fill in trades if (fill.id, fill.side) not in taken]
+        whose = [ids[one.id].ticker if one.id in ids else tickers.get(one.ticker, one.ticker) for one in trades]
+        trades = [dataclasses.replace(one, ticker=ticker) for one, ticker in zip(trades, whose, strict=True)]
+        trades = [fill.in_units(1 / factors[fill.ticker]) for fill in trades]
+        fills, by_hand = ([fill for fill in trades if (fill.id in ids) == is_own] for is_own in (True, False))
         positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
         positions = {ticker: shares * factors[ticker] for ticker, shares in positions.items()}
-        due = book.expected(day, fills)
+        due = book.expected(day, trades)
         split = {
             event.body["ticker"] for event in book.events(day) if not event.applied_to and event.body["kind"] == "split"
         } & due.keys()
         # What a split leaves of a share is paid in cash.
         paid = {one for one in split if abs(due[one] - positions.get(one, 0.0)) < factors[one]}
+        self._compare_trades(day, fills, by_hand)
         self._compare(day, positions, due | {one: positions.get(one, 0.0) for one in paid})
         self._compare_cash(day, cash, trades, due, until)
-        by_hand: list[tuple[str, str]] = [(trade.id, trade.side) for trade in trades if trade.id not in ids]
-        return Statement(fills, cash, cash + book.worth(positions, day), positions, by_hand, until)
+        if (equity := cash + book.worth(positions, day)) <= 0 < book.equity(day - 1):
+            self._doubt(f"equity {book.date(day)}", f"{book.date(day)}: the account is worth {equity:,.2f}")
+        others: list[tuple[str, str]] = [(trade.id, trade.side) for trade in by_hand]
+        return Statement(fills, cash, equity, positions, others, until)
+
+    def _compare_trades(self, day: int, fills: Sequence[Fill], by_hand: Sequence[Fill]) -> None:
+        """Note orders that were not executed in full; doubt trades that nobody here asked for, or at odd prices."""
+        book, date, factors = self.book, self.book.date(day), self.journal.units(self.book.date(day))
+        done = {fill.id: fill.shares for fill in fills}
+        for order in book.orders(day - 1):
+            if (size := done.get(order.id, 0.0)) < order.shares * (1 - _ROUNDING):
+                parts = " of ".join(f"{shares / factors[order.ticker]:g}" for shares in (size, order.shares))
+                text = f"{date}: {order.side} {order.ticker}, {parts} executed"
+                self.journal.append("unfilled", order.id, {"text": text})
+                logger.warning("%s", text)
+        traded = [fill.in_units(factors[fill.ticker]) for fill in by_hand]
+        if said := "; ".join(f"{one.side} {one.ticker} {one.shares:g} at {one.price:g}" for one in traded):
+            self._doubt(f"hand {date}", f"{date}: the venue executed what nobody here ordered: {said}")
+        for fill in fills:
+            low, high = (float(book.prices(fill.ticker, day, feature)[-1]) for feature in (LOW, HIGH))
+            if fill.price * _FAR < low or fill.price > high * _FAR:
+                price, *ends = (value * factors[fill.ticker] for value in (fill.price, low, high))
+                text = f"{date}: {fill.side} {fill.ticker} at {price:g}, in a session at {ends[0]:g} to {ends[1]:g}"
+                self._doubt(f"price {date} {fill.ticker}", text)
 
     def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
         pairs = {one: (positions.get(one, 0), expected.get(one, 0)) for one in {**expected, **positions}}
         differ = [f"{one} {has:g}, not {due:g}" for one, (has, due) in pairs.items() if not np.isclose(has, due)]
         if differ:
-            self._doubt(f"positions {day}", f"{self.book.date(day)}: the venue holds {'; '.join(sorted(differ))}")
+            date = self.book.date(day)
+            self._doubt(f"positions {date}", f"{date}: the venue holds {'; '.join(sorted(differ))}")
 
     def _compare_cash(
         self, day: int, cash: float, trades: Sequence[Fill], shares: Mapping[str, float], until: str
@@ -290,8 +325,12 @@ class Account:
             if told < body.get("pay", "") <= until
         )
         unclear = book.worth({one: shares[one] for one in noted & shares.keys()}, day)
-        if abs(moved - paid) > _CASH * book.equity(day - 1) + unclear:
-            self._doubt(f"cash {day}", f"{date}: the venue's cash moved by {moved:+,.2f} without a trade")
+        if abs(moved - paid) > _CASH * abs(book.equity(day - 1)) + unclear:
+            self._doubt(f"cash {date}", f"{date}: the venue's cash moved by {moved:+,.2f} without a trade")
+
+    def _is_doubted(self, day: int) -> bool:
+        """Tell whether what the venue said of a session was doubted."""
+        return any(key.split()[1] == self.book.date(day) for key in self.journal.of("doubt"))
 
     def _doubt(self, key: str, text: str) -> None:
         """Write down what a person has to look at before there are new orders."""
@@ -305,11 +344,10 @@ class Account:
         """
         if self.broker is None or not (unanswered := list(self.book.unanswered())):
             return
-        since = np.datetime64(self.book.date(unanswered[0][0]))
-        known = self.broker.open_orders() | {fill.id for fill in self.broker.fills_since(since)}
+        known = self.broker.orders_since(np.datetime64(self.book.date(unanswered[0][0])))
         for day, order in unanswered:
             if order.id in known:
-                self.journal.append("answer", order.id, {"status": "accepted"})
+                self._note_answer(order, known[order.id])
             elif day < newest or is_late:
                 self.journal.append("answer", order.id, {"status": "lapsed"})
                 logger.warning("%s did not reach the venue in time", order.id)
@@ -328,7 +366,7 @@ class Account:
             orders = self._for_broker(day, portfolio.account, lacking)
         else:
             pairs = zip(self.tickers, lacking.tolist(), strict=True)
-            orders = [Order.of(self.name, date, ticker, shares) for ticker, shares in pairs if shares != 0]
+            orders = [Order.of(self.order_name, date, ticker, shares) for ticker, shares in pairs if shares != 0]
         text = f"decided in hindsight, from data until {until}, and counts for no skill" if until else ""
         said = {"stopped": reason, "is_locked": bool(portfolio.account.is_locked.any()), "text": text}
         values = {"orders": [dataclasses.asdict(order) for order in orders]}
@@ -344,7 +382,7 @@ class Account:
         price, held = account.last[0].numpy() * factor, account.shares[0].numpy() / factor
         cash, least = float(account.cash), LEAST_SHARE * float(account.equity)
         sizes = whole_shares(lacking.numpy() / factor, price, held, cash, self.config.env.cost_rate, least)
-        orders = broker_orders(self.name, date, dict(zip(self.tickers, sizes.tolist(), strict=True)))
+        orders = broker_orders(self.order_name, date, dict(zip(self.tickers, sizes.tolist(), strict=True)))
         asked = [alpaca_request(one) | {"symbol": alpaca_symbol(names.get(one.ticker, one.ticker))} for one in orders]
         return [
             dataclasses.replace(one, shares=one.shares * factors[one.ticker], request=request)
@@ -370,7 +408,11 @@ class Account:
             except NoAnswer:
                 self.journal.append("unknown", order.id)
                 raise
-            answer = {"status": "rejected", "reason": refusal} if refusal else {"status": "accepted"}
-            self.journal.append("answer", order.id, answer)
-            level, text = logging.WARNING if refusal else self.level, "%s %s for the next session: %s %s"
-            logger.log(level, text, order.side, order.ticker, answer["status"], refusal)
+            self._note_answer(order, refusal)
+
+    def _note_answer(self, order: Order, refusal: str) -> None:
+        """Write down that the venue has accepted an order, or why not."""
+        answer = {"status": "rejected", "reason": refusal} if refusal else {"status": "accepted"}
+        self.journal.append("answer", order.id, answer)
+        level, text = logging.WARNING if refusal else self.level, "%s %s for the next session: %s %s"
+        logger.log(level, text, order.side, order.ticker, answer["status"], refusal)

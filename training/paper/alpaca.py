@@ -1,7 +1,8 @@
 """Alpaca's paper account as a venue, by `alpaca-py` (requirements-alpaca.txt)."""
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, time
 from functools import partial
@@ -100,13 +101,12 @@ class AlpacaVenue:
         """Tell whether the order of an id is the one that was to be sent, and stands."""
         known = self._ask(self._client.get, "/orders:by_client_order_id", {"client_order_id": order_id})
         is_same = all(known[name] == request[name] for name in ("symbol", "side"))
-        stands = known["status"] not in _ENDED or float(known["filled_qty"] or 0) > 0
-        return is_same and stands and float(known["qty"]) == float(request["qty"])
+        return is_same and not _ended(known) and float(known["qty"]) == float(request["qty"])
 
     @_understood()
-    def open_orders(self) -> set[str]:
-        """Return the ids of the orders that Alpaca still works on."""
-        return {order["client_order_id"] for order in self._orders("open")}
+    def orders_since(self, day: np.datetime64) -> dict[str, str]:
+        """Return the ids of the orders sent since `day`, with how those ended of which nothing was executed."""
+        return {order["client_order_id"]: _ended(order) for order in self._orders(day)}
 
     @_understood()
     def positions(self) -> dict[str, float]:
@@ -114,28 +114,28 @@ class AlpacaVenue:
         held = self._ask(self._client.get, "/positions")
         if not isinstance(held, list):
             raise TypeError("a list of positions")
-        return {one["symbol"]: float(one["qty"]) for one in held}
+        return {one["symbol"]: _finite(one["qty"]) for one in held}
 
     @_understood()
     def cash(self) -> float:
         """Return the cash."""
-        return float(self._ask(self._client.get, "/account")["cash"])
+        return _finite(self._ask(self._client.get, "/account")["cash"])
 
     @_understood()
     def fills_since(self, day: np.datetime64) -> list[Fill]:
         """Return what was executed after `day`, an order's parts as one fill."""
         fills = list[Fill]()
-        for order in self._orders("all", after=f"{day}T00:00:00Z"):
-            shares = float(order["filled_qty"] or 0)
+        for order in self._orders(day):
+            shares = _finite(order["filled_qty"] or 0)
             if shares > 0 and np.datetime64((order["filled_at"] or order["updated_at"])[:10]) > day:
-                price = float(order["filled_avg_price"])
+                price = _finite(order["filled_avg_price"])
                 value = shares * price
                 fills.append(Fill(order["client_order_id"], order["symbol"], order["side"], shares, price, value))
         return sorted(fills, key=lambda fill: fill.id)
 
-    def _orders(self, status: str, **query: str) -> list[dict[str, Any]]:
-        """Return all orders of a status, page by page in the order in which they were submitted."""
-        asked = {"status": status, "limit": _MOST_ORDERS, "direction": "asc", **query}
+    def _orders(self, day: np.datetime64) -> list[dict[str, Any]]:
+        """Return all orders since a day, page by page in the order in which they were submitted."""
+        asked = {"status": "all", "limit": _MOST_ORDERS, "direction": "asc", "after": f"{day}T00:00:00Z"}
         orders = dict[str, dict[str, Any]]()
         while True:
             page, known = self._ask(self._client.get, "/orders", asked), len(orders)
@@ -167,10 +167,29 @@ class AlpacaVenue:
         except (requests.RequestException, ValueError) as error:
             raise NoAnswer(f"expected an answer of Alpaca, got {type(error).__name__}; step again") from None
 
+    @staticmethod
+    def last_opened(now: datetime) -> np.datetime64:
+        """Return the last weekday whose opening auction has begun by now, a time in UTC; a holiday counts as one."""
+        local = now.astimezone(_NEW_YORK)
+        day = np.datetime64(local.date()) - np.timedelta64(int(local.time() < _REFUSED[0]), "D")
+        return np.datetime64(np.busday_offset(day, 0, roll="backward"))
+
 
 def new_york() -> datetime:
     """Return the time in New York."""
     return datetime.now(_NEW_YORK)
+
+
+def _ended(order: Mapping[str, Any]) -> str:
+    """Return the status of an order that ended before anything of it was executed; empty of any other."""
+    return str(order["status"]) if order["status"] in _ENDED and not float(order["filled_qty"] or 0) else ""
+
+
+def _finite(number: Any) -> float:
+    """Return a number of an answer; ValueError where it is none, or infinite."""
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"a number in {number}")
+    return value
 
 
 def _one_line(error: Exception) -> str:

@@ -48,8 +48,9 @@ class PaperOpenArguments(PaperNameArguments):
     config: kinds.SettingsFile = None
     capital: kinds.Capital = 100_000.0
     """Capital that the account begins with."""
-    calendar: str = "none"
-    """Exchange whose sessions the data must have, as XNYS; `none`: each day of the data is a session."""
+    calendar: str | None = None
+    """Exchange whose sessions the data must have, as XNYS; `none`: each day of the data is a session. Default: XNYS at
+    Alpaca, else `none`."""
     venue: Literal["paper", "alpaca"] = "paper"
     """Where orders are executed. `paper`: at recorded prices, by the rules of training; `alpaca`: Alpaca's paper
     account, by the variables APCA_API_KEY_ID and APCA_API_SECRET_KEY."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from training.paper.certificate import TERMS
 from training.paper.decider import Decider, load_decider
 from training.paper.journal import JOURNAL, Journal
 from training.paper.known import known_market, under_known_names
-from training.paper.sessions import Sessions
+from training.paper.sessions import NO_CALENDAR, Sessions
 from training.run.market import load_market, read_market_record
 from training.signals.broker_orders import require_symbol
 from utils import checkout
@@ -65,7 +66,8 @@ def open_account(arguments: PaperOpenArguments, decider: Decider, market: Market
         for column in market.investable_columns.tolist():
             require_symbol(market.tickers[column])
     source = arguments.data or config.data
-    Sessions.of(arguments.calendar, last, last)
+    calendar = arguments.calendar or ("XNYS" if arguments.venue == "alpaca" else NO_CALENDAR)
+    Sessions.of(calendar, last, last)
     with new_directory(path) as folder:
         write_json(folder / MARKET, sealed(record_market(market, len(market.dates) - 1)))
         if config.features is not None:
@@ -75,8 +77,10 @@ def open_account(arguments: PaperOpenArguments, decider: Decider, market: Market
             **decider.save(folder),
             "settings": to_dict(dataclasses.replace(config, data=None if source is None else source.resolve())),
             "capital": arguments.capital,
-            "calendar": arguments.calendar,
+            "calendar": calendar,
             "venue": arguments.venue,
+            # Another account of the same name may trade at the same broker.
+            "orders": f"{path.name}-{secrets.token_hex(3)}" if arguments.venue == "alpaca" else path.name,
             "layout": LAYOUT,
             "start": str(last),
             "certificate": TERMS,

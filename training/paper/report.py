@@ -19,7 +19,7 @@ from utils.tables import many
 
 _SHOWN = 40
 _COLOURS = {"account": "#0072B2", "backtest": "#333333", "benchmark": "#E69F00"}
-_NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown", "rename")
+_NOTES = ("stop", "go", "doubt", "hold", "missed", "unfilled", "unknown", "rename")
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
             one | {"profit": number(one["profit"], 2, is_signed=True)} for one in closed[: -_SHOWN - 1 : -1]
         ],
         "Fills, the last ones": fills[:_SHOWN],
-        "Stops, doubts, holds, and sessions that were missed": [
+        "What happened": [
             {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]
         ],
     }
