@@ -4,12 +4,14 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import pytest
@@ -19,6 +21,7 @@ from werkzeug.serving import BaseWSGIServer
 from main import main
 from training.commands import serve
 from training.commands.serve import open_server, serving, shown_files
+from utils.errors import ConfigError
 
 TOKEN = "a token/with+signs"
 CARRIED = {"Cookie": dump_cookie("token", TOKEN)}
@@ -125,6 +128,44 @@ def test_files_of_runs_are_shown_and_head_has_no_content(port: int, path: str, k
 def test_nothing_else_is_there(port: int, path: str) -> None:
     status, _, body = ask(port, path)
     assert status == 404 and b"secret" not in body
+
+
+def test_a_part_of_a_long_log_is_sent_alone(port: int) -> None:
+    status, headers, body = ask(port, "/one/run.log", CARRIED | {"Range": "bytes=2-5"})
+    assert (status, body, headers["Content-Range"]) == (206, b"line", "bytes 2-5/7")
+
+
+def test_runs_that_are_removed_meanwhile_are_passed_over(tmp_path: Path) -> None:
+    """While the index is made, and between that and their file."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "run.log").write_text("a line\n")
+    files, known = shown_files(tmp_path), threading.Event()
+
+    def churn() -> None:
+        while not known.is_set():
+            (tmp_path / "two" / "three").mkdir(parents=True)
+            (tmp_path / "two" / "three" / "run.log").write_text("x")
+            shutil.rmtree(tmp_path / "two")
+
+    thread = threading.Thread(target=churn)
+    with served(tmp_path) as port:
+        thread.start()
+        assert {ask(port, "/")[0] for _ in range(30)} == {200}
+        known.set()
+        thread.join()
+    shutil.rmtree(tmp_path / "one")
+    with mock.patch.object(serve, "shown_files", lambda _: files), served(tmp_path) as port:
+        assert ask(port, "/one/run.log")[0] == 404 and ask(port, "/")[0] == 200
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6")
+def test_addresses_of_ipv6_are_served(runs: Path) -> None:
+    try:
+        server = open_server(serving(runs, TOKEN, None), "::1", 0)  # type: ignore[arg-type]
+    except ConfigError:
+        pytest.skip("this machine has no address ::1")
+    assert server.port > 0
+    server.server_close()
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])

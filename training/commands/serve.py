@@ -8,14 +8,16 @@ import mimetypes
 import os
 import secrets
 import socket
+from contextlib import suppress
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotFound, Unauthorized
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
-from werkzeug.utils import redirect
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server, select_address_family
+from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
 
 from training.commands.table import ServeArguments
@@ -30,11 +32,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SHOWN = (REPORT, SUMMARY, LOG, "*.png")
-DEPTHS = ("", "*/", "*/*/")
-"""The folder of all runs, runs, and runs of a study or of the second experiment."""
+DEPTH = 2
+"""Of folders: that of all runs, runs, and runs of a study or of the second experiment."""
 TOKEN = "SERVE_TOKEN"
 BOARD = "/tensorboard"
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+_GONE = datetime.fromtimestamp(0, UTC)
 
 
 def run_serve(arguments: ServeArguments) -> None:
@@ -46,7 +49,8 @@ def run_serve(arguments: ServeArguments) -> None:
     app = serving(arguments.runs_dir, token, _tensorboard(arguments.runs_dir))
     server = open_server(app, arguments.host, arguments.port)
     query = "" if given else f"?token={token}"
-    logger.info("reports of %s on http://%s:%d/%s", arguments.runs_dir, arguments.host, server.port, query)
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    logger.info("reports of %s on http://%s:%d/%s", arguments.runs_dir, host, server.port, query)
     server.serve_forever()
 
 
@@ -60,7 +64,8 @@ class _Handler(WSGIRequestHandler):
 def open_server(app: WSGIApplication, host: str, port: int) -> BaseWSGIServer:
     """Bind a server to an address; port 0 takes a free one. Raises ConfigError where that is impossible."""
     try:
-        with socket.create_server((host, port)) as bound:  # the server would end the program where it cannot bind
+        # The server would end the program where it cannot bind.
+        with socket.create_server((host, port), family=select_address_family(host, port)) as bound:
             return make_server(host, port, app, threaded=True, request_handler=_Handler, fd=bound.fileno())
     except OSError as error:
         raise ConfigError(
@@ -98,7 +103,12 @@ def serving(runs_dir: Path, token: str, board: WSGIApplication) -> WSGIApplicati
         if (file := files.get(path[1:])) is None:
             raise NotFound()
         kind = "text/plain" if file.name == LOG else mimetypes.guess_type(file.name)[0]
-        return Response(file.read_bytes(), mimetype=kind, headers=_PRIVATE)
+        try:
+            response = send_file(file, request.environ, kind)
+        except OSError:  # it was removed meanwhile, or may not be read
+            raise NotFound() from None
+        response.headers.update(_PRIVATE)
+        return response
 
     return app
 
@@ -108,9 +118,13 @@ def shown_files(runs_dir: Path) -> dict[str, Path]:
 
     A link that leads out of the folder is left out, and a name that is no text.
     """
-    root = runs_dir.resolve()
-    paths = [path for depth in DEPTHS for name in SHOWN for path in root.glob(depth + name)]
-    files = {path.relative_to(root).as_posix(): path for path in paths if path.resolve().is_relative_to(root)}
+    root, files = runs_dir.resolve(), dict[str, Path]()
+    for folder, folders, names in os.walk(root, followlinks=True):  # which passes over what is removed meanwhile
+        place = Path(folder).relative_to(root)
+        if len(place.parts) == DEPTH:
+            folders.clear()
+        paths = [root / place / name for name in names if any(fnmatchcase(name, shown) for shown in SHOWN)]
+        files |= {(place / path.name).as_posix(): path for path in paths if path.resolve().is_relative_to(root)}
     return {name: path for name, path in files.items() if path.is_file() and name.isprintable()}
 
 
@@ -121,18 +135,25 @@ def _index(runs_dir: Path, files: dict[str, Path]) -> str:
     rows = []
     for folder in {path.parent for path in files.values()}:
         here = {name: path for name, path in sorted(files.items()) if path.parent == folder}
-        written = max(path.stat().st_mtime for path in here.values())
+        written = max(_written(path) for path in here.values())
         is_ended = (folder / REPORT).is_file()
         rows.append(
             {
                 "name": next(iter(here)).rpartition("/")[0] or "all runs",
                 "state": "running" if is_held(folder) else "ended" if is_ended else "stopped",
-                "written": datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d %H:%M"),
+                "written": written.strftime("%Y-%m-%d %H:%M"),
                 "files": [(name, path.name) for name, path in here.items()],
             }
         )
     rows.sort(key=lambda row: str(row["written"]), reverse=True)
     return document("serve.html", f"Runs in {runs_dir}", folder=Path(__file__).parent, folders=rows, board=BOARD)
+
+
+def _written(path: Path) -> datetime:
+    """Return when a file was written; long ago where it was removed meanwhile."""
+    with suppress(OSError):
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return _GONE
 
 
 def _tensorboard(runs_dir: Path) -> WSGIApplication:
