@@ -19,6 +19,8 @@ LEVEL = 0.95
 EDGES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 """Its percentiles."""
 RESAMPLES = 2000
+_ROUNDING = 1e-12
+"""Part of the largest value within which values are one."""
 _BLOCKS = 16
 """Of combinatorial cross-validation; the number of Bailey et al. 2017."""
 
@@ -84,7 +86,9 @@ class MeanTest:
 
     @property
     def sign(self) -> int:
-        """1 or -1 where the interval lies above or below zero, else 0."""
+        """1 or -1 where the interval lies above or below zero, else 0; 0 where the series never varies."""
+        if self.standard_error <= 0:
+            return 0
         low, high = self.interval
         return int(low > 0) - int(high < 0)
 
@@ -112,6 +116,8 @@ def mean_test(values: Float64Array, trials: int = 1, mean_block: float | None = 
     if days < 2:
         return MeanTest(float(values.mean()) if days else 0.0, 0.0, 1.0, trials)
     deviation = values - values.mean()
+    if np.abs(deviation).max() <= _ROUNDING * np.abs(values).max():
+        return MeanTest(float(values.mean()), 0.0, 1.0, trials)
     covariance = np.fft.irfft(np.abs(np.fft.rfft(deviation)) ** 2, n=days) / days
     lag = np.arange(1, days)
     block = mean_block_days(days) if mean_block is None else mean_block
@@ -144,8 +150,9 @@ def cauchy_posterior(estimate: float, error: float, scale: float, chance: float)
 def rank_p_value(value: float, others: Float64Array, trials: int = 1) -> float:
     """Return the p-value of `value` as the best of `trials` draws from the law of the (n,) `others` (Bonferroni).
 
-    The rank among them, (1 + how many reach it) / (n + 1), is exact for one trial. Beyond the largest of them it is the
-    tail of a normal law, by Student's t since its mean and deviation are estimated from `others`.
+    The rank among them, (1 + how many reach it) / (n + 1), is exact for one trial. Beyond the largest of them, which
+    only more trials ask for, it is the tail of a normal law, by Student's t since its mean and deviation are estimated
+    from `others`: too small where their tails are fat.
     """
     count = len(others)
     reached = int((others >= value).sum())
@@ -223,17 +230,19 @@ def overfitting_probability(returns: Float64Array) -> float | None:
         returns: logarithmic, (policies, days).
 
     Returns:
-        None for fewer than two policies, or fewer days than blocks.
+        None for fewer than two policies, fewer days than blocks, or a return that is none.
     """
     policies, days = returns.shape
-    if policies < 2 or days < _BLOCKS:
+    if policies < 2 or days < _BLOCKS or not np.isfinite(returns).all():
         return None
     block = days // _BLOCKS
     # The first days are left out where the blocks do not cover all of them.
     sums = returns[:, days - _BLOCKS * block :].reshape(policies, _BLOCKS, block).sum(-1)
+    # Whole numbers, so that equal sums are equal in whatever order they are added.
+    sums = np.rint(sums * (2**40 / (float(np.abs(sums).max()) or 1.0))).astype(np.int64)
     halves = np.array(list(combinations(range(_BLOCKS), _BLOCKS // 2)))
-    is_chosen = np.zeros((len(halves), _BLOCKS))
-    np.put_along_axis(is_chosen, halves, 1.0, axis=1)
+    is_chosen = np.zeros((len(halves), _BLOCKS), dtype=np.int64)
+    np.put_along_axis(is_chosen, halves, 1, axis=1)
     inside = sums @ is_chosen.T
     # In this order the last half is the complement of the first.
     outside = inside[:, ::-1]

@@ -134,11 +134,11 @@ def test_intervals_cover_the_true_mean(days: int, persistence: float, least: flo
     assert least <= covered <= 0.975
 
 
-@pytest.mark.parametrize("series", [[], [0.1], [0.0] * 20, [1.0, 1.0]])
+@pytest.mark.parametrize("series", [[], [0.1], [0.0] * 20, [0.1] * 20, [1.0, 1.0]])
 def test_a_series_that_never_varies_proves_nothing(series: list[float]) -> None:
     returns = np.array(series)
     test = mean_test(returns)
-    assert test.p_value == 1.0 and test.standard_error == 0.0
+    assert test.p_value == 1.0 and test.standard_error == 0.0 == test.sign
     assert probabilistic_sharpe_ratio(returns, 0.0) is minimum_track_record_length(returns) is None
 
 
@@ -202,7 +202,10 @@ def test_overfitting_is_unlikely_where_one_policy_is_truly_better() -> None:
 
 
 def test_overfitting_is_even_for_policies_that_are_alike_and_unknown_for_one() -> None:
-    assert overfitting_probability(np.ones((5, 40))) == 0.5
+    assert (
+        overfitting_probability(np.ones((5, 40))) == 0.5 == overfitting_probability(np.repeat(noise(0)[:1], 3, axis=0))
+    )
+    assert overfitting_probability(np.full((5, 40), np.nan)) is None
     assert overfitting_probability(np.ones((1, 40))) is None
     assert overfitting_probability(np.ones((5, 15))) is None
 
