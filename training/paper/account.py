@@ -15,26 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.features.nine import HIGH, LOW
 from data.market import Market, days_up_to
-from environment.account import Account as Ledger
 from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
-from training.paper.book import Book, Fill, NoAnswer, NotNow, Statement
+from training.paper.book import Book, Fill, Statement
 from training.paper.certificate import bounded_result, forecast_dispersion
 from training.paper.decider import Decider
+from training.paper.desk import Desk
 from training.paper.journal import Journal, paper_command
 from training.paper.known import Change, packed
 from training.paper.sessions import Sessions, doubts
 from training.run.market import benchmark_of
-from training.signals.broker_orders import (
-    LEAST_SHARE,
-    Order,
-    alpaca_request,
-    alpaca_symbol,
-    broker_orders,
-    whole_shares,
-)
+from training.signals.broker_orders import Order
 from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.errors import DataError
@@ -43,12 +35,6 @@ if TYPE_CHECKING:
     from training.paper.alpaca import AlpacaVenue  # which only accounts at a broker need
 
 logger = logging.getLogger(__name__)
-_CASH = 0.01
-"""Share of the account's equity from which cash that no fill explains is doubted; dividends are less in a session."""
-_ROUNDING = 1e-9
-"""Part of an order by which what was executed may differ after a change of price units."""
-_FAR = 1.1
-"""Factor by which a price beyond those of its session is doubted: a venue's opening price is not always the data's."""
 
 
 class Suspended(DataError):
@@ -84,6 +70,11 @@ class Account:
     def book(self) -> Book:
         """The account by its journal."""
         return Book(self.journal, self.market)
+
+    @cached_property
+    def desk(self) -> Desk | None:
+        """That at the broker; the embedded venue needs none: it has what the journal says."""
+        return None if self.broker is None else Desk(self, self.broker)
 
     @property
     def name(self) -> str:
@@ -123,7 +114,8 @@ class Account:
         length, newest, book = self.journal.last.number, len(self.market.dates) - 1, self.book
         is_late = (until != "" and self.broker is not None) or (now is not None and self._is_late(now))
         self._note_changes()
-        self._reconcile(newest, is_late=is_late)
+        if self.desk is not None:
+            self.desk.reconcile(newest, is_late=is_late)
         for day in range(book.last + 1, newest + 1):
             for key, text in doubts(book, self.sessions, day):
                 self._suspend(key, text)
@@ -133,7 +125,8 @@ class Account:
             self._take_in(day, until or book.date(newest))
         if not is_late:
             self._decide(newest, until)
-            self._send()
+            if self.desk is not None:
+                self.desk.send()
         return self.journal.last.number > length
 
     def _is_late(self, now: datetime) -> bool:
@@ -216,13 +209,13 @@ class Account:
         book, result = self.book, 0.0
         portfolio = self.at(max(day - 1, book.start))
         weights, before = self._active_weights(portfolio), portfolio.benchmark.equity
-        statement = self._embedded(day) if self.broker is None else self._at_broker(day, self.broker, until)
+        statement = self._embedded(day) if self.desk is None else self.desk.statement(day, until)
         benchmark = self.at(day).benchmark.equity
         if day > book.start and book.date(day - 1) not in self.journal.in_hindsight:
             active = statement.equity / book.equity(day - 1) - float(benchmark / before)
             result = bounded_result(active, weights, forecast_dispersion(self.market, day - 1))
             # What somebody else may have earned shows no skill; what was lost counts.
-            result = min(result, 0.0) if self._is_doubted(day) else result
+            result = min(result, 0.0) if book.is_doubted(day) else result
         body = dataclasses.asdict(statement) | {"benchmark": float(benchmark), "result": result}
         self.journal.append("session", book.date(day), body | {"bars": packed(self.market, day)})
         for fill in book.as_traded(day):
@@ -252,106 +245,6 @@ class Account:
         held = {one: size for one, size in zip(self.tickers, account.shares[0].tolist(), strict=True) if size != 0}
         return Statement(fills, float(account.cash), float(account.equity), held)
 
-    def _at_broker(self, day: int, venue: AlpacaVenue, until: str) -> Statement:
-        """Ask the broker what was executed, and what it has."""
-        book, capital = self.book, float(self.journal.opening["capital"])
-        if day == book.start:
-            return Statement([], capital, capital, {})
-        trades, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
-        # The broker speaks of shares of today, whichever session is taken in; a dividend changes none.
-        factors = self.journal.units(book.date(day), splits_until="9999")
-        names, ids, taken = self.journal.renamed, book.known_orders, book.taken_fills
-        tickers = {alpaca_symbol(names.get(ticker, ticker)): ticker for ticker in self.market.tickers}
-        trades = [fill for fill in trades if (fill.id, fill.side) not in taken]
-        whose = [ids[one.id].ticker if one.id in ids else tickers.get(one.ticker, one.ticker) for one in trades]
-        trades = [dataclasses.replace(one, ticker=ticker) for one, ticker in zip(trades, whose, strict=True)]
-        trades = [fill.in_units(1 / factors[fill.ticker]) for fill in trades]
-        fills, by_hand = ([fill for fill in trades if (fill.id in ids) == is_own] for is_own in (True, False))
-        positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
-        positions = {ticker: shares * factors[ticker] for ticker, shares in positions.items()}
-        due = book.expected(day, trades)
-        split = {
-            event.body["ticker"] for event in book.events(day) if not event.applied_to and event.body["kind"] == "split"
-        } & due.keys()
-        # What a split leaves of a share is paid in cash.
-        paid = {one for one in split if abs(due[one] - positions.get(one, 0.0)) < factors[one]}
-        self._compare_trades(day, fills, by_hand)
-        self._compare(day, positions, due | {one: positions.get(one, 0.0) for one in paid})
-        self._compare_cash(day, cash, trades, due, until)
-        if (equity := cash + book.worth(positions, day)) <= 0 < book.equity(day - 1):
-            self._doubt(f"equity {book.date(day)}", f"{book.date(day)}: the account is worth {equity:,.2f}")
-        others: list[tuple[str, str]] = [(trade.id, trade.side) for trade in by_hand]
-        return Statement(fills, cash, equity, positions, others, until)
-
-    def _compare_trades(self, day: int, fills: Sequence[Fill], by_hand: Sequence[Fill]) -> None:
-        """Note orders that were not executed in full; doubt trades that nobody here asked for, or at odd prices."""
-        book, date, factors = self.book, self.book.date(day), self.journal.units(self.book.date(day))
-        done = {fill.id: fill.shares for fill in fills}
-        for order in book.orders(day - 1):
-            if (size := done.get(order.id, 0.0)) < order.shares * (1 - _ROUNDING):
-                parts = " of ".join(f"{shares / factors[order.ticker]:g}" for shares in (size, order.shares))
-                text = f"{date}: {order.side} {order.ticker}, {parts} executed"
-                self.journal.append("unfilled", order.id, {"text": text})
-                logger.warning("%s", text)
-        traded = [fill.in_units(factors[fill.ticker]) for fill in by_hand]
-        if said := "; ".join(f"{one.side} {one.ticker} {one.shares:g} at {one.price:g}" for one in traded):
-            self._doubt(f"hand {date}", f"{date}: the venue executed what nobody here ordered: {said}")
-        for fill in fills:
-            low, high = (float(book.prices(fill.ticker, day, feature)[-1]) for feature in (LOW, HIGH))
-            if fill.price * _FAR < low or fill.price > high * _FAR:
-                price, *ends = (value * factors[fill.ticker] for value in (fill.price, low, high))
-                text = f"{date}: {fill.side} {fill.ticker} at {price:g}, in a session at {ends[0]:g} to {ends[1]:g}"
-                self._doubt(f"price {date} {fill.ticker}", text)
-
-    def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
-        """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
-        pairs = {one: (positions.get(one, 0), expected.get(one, 0)) for one in {**expected, **positions}}
-        differ = [f"{one} {has:g}, not {due:g}" for one, (has, due) in pairs.items() if not np.isclose(has, due)]
-        if differ:
-            date = self.book.date(day)
-            self._doubt(f"positions {date}", f"{date}: the venue holds {'; '.join(sorted(differ))}")
-
-    def _compare_cash(
-        self, day: int, cash: float, trades: Sequence[Fill], shares: Mapping[str, float], until: str
-    ) -> None:
-        """Doubt an account whose cash moves without a trade, split or dividend, as by a deposit or a fee."""
-        book, date, before = self.book, self.book.date(day), self.book.session(day - 1)
-        moved, told = cash - before["cash"], before.get("until") or book.date(day - 1)
-        moved += sum(fill.sign * fill.value for fill in trades)
-        noted = {body["ticker"] for body, known in book.events(day) if not known}
-        paid = sum(
-            book.entitled(body, date, shares) * body["cash"]
-            for body, _ in book.events(day)
-            if told < body.get("pay", "") <= until
-        )
-        unclear = book.worth({one: shares[one] for one in noted & shares.keys()}, day)
-        if abs(moved - paid) > _CASH * abs(book.equity(day - 1)) + unclear:
-            self._doubt(f"cash {date}", f"{date}: the venue's cash moved by {moved:+,.2f} without a trade")
-
-    def _is_doubted(self, day: int) -> bool:
-        """Tell whether what the venue said of a session was doubted."""
-        return any(key.split()[1] == self.book.date(day) for key in self.journal.of("doubt"))
-
-    def _doubt(self, key: str, text: str) -> None:
-        """Write down what a person has to look at before there are new orders."""
-        self.journal.append("doubt", key, {"text": text})
-        logger.warning("doubt, no new orders until `%s`: %s", paper_command("go", self.path), text)
-
-    def _reconcile(self, newest: int, *, is_late: bool) -> None:
-        """Ask the broker about orders without an answer; those that it does not know are sent if it is not too late.
-
-        An order whose session has begun lapses. The embedded venue needs no answers: it has what the journal says.
-        """
-        if self.broker is None or not (unanswered := list(self.book.unanswered())):
-            return
-        known = self.broker.orders_since(np.datetime64(self.book.date(unanswered[0][0])))
-        for day, order in unanswered:
-            if order.id in known:
-                self._note_answer(order, known[order.id])
-            elif day < newest or is_late:
-                self.journal.append("answer", order.id, {"status": "lapsed"})
-                logger.warning("%s did not reach the venue in time", order.id)
-
     def _decide(self, day: int, until: str) -> None:
         """Decide at the close of the newest session, once, and write the intent down before anything is sent; data that
         go on `until` a later day make it hindsight."""
@@ -362,8 +255,8 @@ class Account:
         target = self.decider.policy(self.market, slice(day, day + 1))(portfolio)
         lacking = portfolio.orders(target)[0]
         lacking = lacking.clamp(max=0.0) if reason else lacking
-        if self.broker is not None:
-            orders = self._for_broker(day, portfolio.account, lacking)
+        if self.desk is not None:
+            orders = self.desk.orders(day, portfolio.account, lacking)
         else:
             pairs = zip(self.tickers, lacking.tolist(), strict=True)
             orders = [Order.of(self.order_name, date, ticker, shares) for ticker, shares in pairs if shares != 0]
@@ -373,46 +266,3 @@ class Account:
         self.journal.append("intent", date, values | {name: value for name, value in said.items() if value})
         if until:
             logger.warning("%s was %s", date, text)
-
-    def _for_broker(self, day: int, account: Ledger, lacking: Tensor) -> list[Order]:
-        """Return orders in whole shares, as a broker is asked for them."""
-        date, names = self.book.date(day), self.journal.renamed
-        factors = self.journal.units(date)
-        factor = np.array([factors[ticker] for ticker in self.tickers], dtype=np.float64)
-        price, held = account.last[0].numpy() * factor, account.shares[0].numpy() / factor
-        cash, least = float(account.cash), LEAST_SHARE * float(account.equity)
-        sizes = whole_shares(lacking.numpy() / factor, price, held, cash, self.config.env.cost_rate, least)
-        orders = broker_orders(self.order_name, date, dict(zip(self.tickers, sizes.tolist(), strict=True)))
-        asked = [alpaca_request(one) | {"symbol": alpaca_symbol(names.get(one.ticker, one.ticker))} for one in orders]
-        return [
-            dataclasses.replace(one, shares=one.shares * factors[one.ticker], request=request)
-            for one, request in zip(orders, asked, strict=True)
-        ]
-
-    def _send(self) -> None:
-        """Send the newest close's orders that have no answer; under a stop its purchases are cancelled."""
-        if self.broker is None:
-            return
-        reason = self.journal.stop_reason()
-        for _, order in list(self.book.unanswered()):
-            if reason and order.side == "buy":
-                self.journal.append("answer", order.id, {"status": "cancelled"})
-                logger.warning(
-                    "the purchase of %s, which the venue does not have, is cancelled: %s", order.ticker, reason
-                )
-                continue
-            try:
-                refusal = self.broker.submit(order)
-            except NotNow:
-                raise
-            except NoAnswer:
-                self.journal.append("unknown", order.id)
-                raise
-            self._note_answer(order, refusal)
-
-    def _note_answer(self, order: Order, refusal: str) -> None:
-        """Write down that the venue has accepted an order, or why not."""
-        answer = {"status": "rejected", "reason": refusal} if refusal else {"status": "accepted"}
-        self.journal.append("answer", order.id, answer)
-        level, text = logging.WARNING if refusal else self.level, "%s %s for the next session: %s %s"
-        logger.log(level, text, order.side, order.ticker, answer["status"], refusal)

@@ -102,6 +102,10 @@ class Book:
         """Return the equity at the close of a session of the journal."""
         return float(self.session(day)["equity"])
 
+    def is_doubted(self, day: int) -> bool:
+        """Tell whether what a broker said of a session was doubted."""
+        return any(key.startswith(self.date(day)) for key in self.journal.of("doubt"))
+
     @property
     def released(self) -> set[int]:
         """The days at whose close, before the decision of the day, `paper go` had ended a lock."""
