@@ -115,7 +115,8 @@ def load_landscape(path: Path) -> Landscape:
             return landscape_from_bands(dict(stored), str(path))
     except (OSError, ImportError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         expected = "a landscape as .npz, or a folder of GeoTIFF bands and the package rasterio"
-        raise DataError(f"expected {expected}, got {str(path)!r} ({error})") from None
+        reason = "pickled objects" if "pickle" in str(error) else error
+        raise DataError(f"expected {expected}, got {str(path)!r} ({reason})") from None
 
 
 def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
@@ -133,7 +134,9 @@ def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
 
 def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Landscape:
     """Build a landscape from bands, whose masked cells are not valid; DataError, naming `source`, if it cannot."""
-    shapes = {name: stored[name].shape if name in stored else () for name in RANGES}
+    if missing := [name for name in RANGES if name not in stored]:
+        raise DataError(f"expected the bands {', '.join(RANGES)} in {source}, got none of {', '.join(missing)}")
+    shapes = {name: stored[name].shape for name in RANGES}
     shape = shapes["fuel_model"]
     valid = np.array(stored.get("valid", np.ones(shape)), dtype=np.bool_)
     if {*shapes.values(), valid.shape} != {shape} or len(shape) != 2 or not valid.size:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from benchmarks.faults.harness import records
 from data.splits import FoldPlan, consecutive_windows, make_folds
 from main import main
 from tests.tiny_run import TINY, frame, to_reproduce, unjudged
+from training.commands import walk_forward
 from training.commands.table import COMMANDS, WalkForwardArguments
 from training.run.market import load_market
 from training.train import train
@@ -134,3 +136,14 @@ def test_another_plan_is_refused(folder: Path, capsys: pytest.CaptureFixture[str
     assert "expected --folds 2, with which" in capsys.readouterr().err
     assert walk(folder, "--resume", "whole", "--generations", "3") == 2
     assert "all its runs are trained for as many" in capsys.readouterr().err
+    assert main(["--runs-dir", str(folder / "runs"), "--resume", "whole"]) == 2
+    assert "a walk-forward test; go on with walk-forward --resume whole" in capsys.readouterr().err
+
+
+def test_fractions_that_folds_do_not_read_are_told(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fractions = ("--split.train-fraction", "0.5", "--split.validation-fraction", "0.2")
+    with unjudged(), mock.patch.object(walk_forward, "_train_folds", side_effect=DataError("enough")):
+        assert walk(tmp_path, *plan_in(folder), *fractions) == 2
+    assert "without effect: split.train_fraction, split.validation_fraction" in caplog.text

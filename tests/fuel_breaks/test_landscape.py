@@ -54,6 +54,21 @@ def test_bands_that_make_no_landscape_are_refused(changes: dict[str, Any], messa
         landscape_from_bands({**stored_bands(6, 4), **changes}, "a test")
 
 
+def test_bands_that_are_missing_are_named() -> None:
+    bands = stored_bands(6, 4)
+    del bands["elevation_m"], bands["slope_percent"]
+    with pytest.raises(
+        DataError, match=r"expected the bands .* in a test, got none of (slope_percent, elevation_m|ele.*)$"
+    ):
+        landscape_from_bands(bands, "a test")
+
+
+def test_pickled_objects_are_no_landscape(tmp_path: Path) -> None:
+    np.save(tmp_path / "land.npy", np.array([object()]), allow_pickle=True)
+    with pytest.raises(DataError, match=r"\(pickled objects\)$"):
+        load_landscape(tmp_path / "land.npy")
+
+
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 broken", b"date,ticker\n"])
 def test_what_is_no_landscape_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "land.npz"

@@ -588,3 +588,9 @@ def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_bef
     follows = judge(market, {"half": half}, judging=QUICK).evaluations["half"]
     assert follows.played.active_share["plain 60-day momentum"] > 0.2
     assert "over equal weight has a correlation of 1.00 with what plain 60-day momentum does" in follows.sentence
+
+
+@pytest.mark.parametrize("name", ["none.toml", "none.json"])
+def test_settings_that_are_not_there_are_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}, got: \[Errno 2\]"):
+        load_market(settings=tmp_path / name)

@@ -230,3 +230,5 @@ def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, caps
     shutil.copy(folder / "all.parquet", data)
     assert main(resume) == 0
     assert_like(tiny, "parts", "one", 2)
+    (tmp_path / "runs" / "parts" / "market.json").unlink()
+    assert main([*resume[:-1], "3"]) == 0 and "market.json is gone, by which the data" in capsys.readouterr().err

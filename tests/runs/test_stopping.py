@@ -48,7 +48,7 @@ with SafePoint(MemoryGuard()):
     print("still here")
 """)
     assert (done.returncode, done.stdout) == (143, "")
-    assert "once more to stop at once" in done.stderr
+    assert "once more to stop at once" in done.stderr and done.stderr.endswith("--resume goes on\n")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from training.train import train_of_study
 from utils.cloud.restore import require_unused
 from utils.cloud.store import ObjectStore, open_cloud
 from utils.config.cli import command_line
-from utils.config.settings import from_saved, hint, read_json, settings_to_resume, to_dict
+from utils.config.settings import changed_values, from_saved, hint, read_json, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
 from utils.jobs import LOGS, Job, open_executor, require_all
@@ -31,12 +31,13 @@ from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import make_directory
 from utils.runs.ending import locked, resumable
-from utils.runs.find import SUMMARY, RunFiles, name_to_resume
+from utils.runs.find import PLAN, SUMMARY, RunFiles, name_to_resume
 from utils.runs.run_log import REPORT, new_folder
 from utils.tables import many
 
 logger = logging.getLogger(__name__)
-NOUN, PLAN = "walk-forward test", "walk_forward.json"
+NOUN = "walk-forward test"
+_FRACTIONS = ("split.train_fraction", "split.validation_fraction", "split.holdout_fraction")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,9 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
     with open_study(arguments, asked, explicit) as study:
         path, config = study.path, study.config
         choose_threads(config.threads)
+        if ignored := changed_values(Config(), config).keys() & explicit & {*_FRACTIONS}:
+            told = "folds divide the days, by --validation-days and others; without effect: %s"
+            logger.warning(told, ", ".join(sorted(ignored)))
         splits = _remembered_folds(path, study.plan, config)
         if study.is_reached:
             study.keep(PLAN, MARKET)

@@ -19,7 +19,7 @@ from training.forecasts.look_ahead import require_past
 from utils.config.settings import read_json
 from utils.config.trader import Config
 from utils.errors import DataError
-from utils.runs.run_log import write_json
+from utils.runs.run_log import CHECKPOINTS, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +123,8 @@ def record_or_pin_market(path: Path, market: Market, splits: Splits | None = Non
     """
     if (path / MARKET).is_file():
         return pin_market(market, read_market_record(path))
+    if any((path / CHECKPOINTS).glob("*")):
+        logger.warning("%s is gone, by which the data of the run are known: taken as they are now", path / MARKET)
     if splits is not None:
         market = split_market(market, splits)
     write_json(path / MARKET, sealed(record_market(market)))

@@ -203,7 +203,7 @@ def market_lines(config: Config, market: Market) -> str:
         f"{config.env.settlement_days} settlement days\n"
         f"Training range: days {splits.train.first} to {splits.train.last}; validation range: days "
         f"{splits.validation.first} to {splits.validation.last}; {splits.holdout.days} days at the end are left out, "
-        "for the holdout (--split.holdout-fraction)\n"
+        "for the holdout or a fold's test\n"
         f"Inputs: past returns and {count} features{named}{benchmark}"
     )
 

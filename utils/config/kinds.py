@@ -55,7 +55,10 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 BasisPoints = Annotated[float, Field(ge=0, lt=10_000)]
 InputFile = Annotated[Path | None, Mark.INPUT]
 OutputFile = Annotated[Path | None, Mark.OUTPUT]
-_PLAIN_NAME = rule("a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)
+_PLAIN_NAME = rule(
+    "a plain folder name of up to 100 characters, which begins with no -",
+    re.compile(r"(?!\.{1,2}\Z|-)[^/\\\0-\x1f\x7f]{1,100}").fullmatch,
+)
 FolderName = Annotated[str | None, _PLAIN_NAME]
 AccountName = Annotated[str, _PLAIN_NAME, Mark.POSITIONAL, Field(description="Name of the account.")]
 Device = Annotated[

@@ -249,8 +249,9 @@ def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Bu
     fixed, wanted = _shaping(began), _shaping(now)
     for name in sorted(explicit & fixed.keys()):
         if fixed[name] != wanted[name]:
+            had, got = ("none" if value is None else repr(value) for value in (named_values(began)[name], after[name]))
             raise ConfigError(
-                f"expected {name} = {named_values(began)[name]!r}, with which the run began, got {after[name]!r}; "
+                f"expected {name} = {had}, with which the run began, got {got}; "
                 "leave it out, or start a new run without --resume"
             )
     return with_settings(began, {name: after[name] for name in explicit | {"resume", "runs_dir"}})
@@ -270,7 +271,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the contents of a TOML file. Raises ConfigError where it is none."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"expected TOML in {path}, got: {error}") from None
 
 
@@ -285,7 +286,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         return flatten(read_toml(path))
     try:
         return repeated(read_json(path))
-    except (AttributeError, RecursionError, ValueError) as error:
+    except (AttributeError, OSError, RecursionError, ValueError) as error:
         raise ConfigError(f"expected settings of a run in {path}, got: {error}") from None
 
 

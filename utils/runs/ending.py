@@ -58,6 +58,8 @@ class SafePoint:
     def _note(self, number: int, _: FrameType | None) -> None:
         if self._signal is not None:
             if number != signal.SIGHUP:
+                with contextlib.suppress(OSError):
+                    os.write(2, b"stopped at once; what was saved before stands, and --resume goes on\n")
                 os._exit(128 + number)
             return
         self._signal, self._asked_at = number, time.monotonic()

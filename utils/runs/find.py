@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from utils.cloud.store import ObjectStore
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
+PLAN = "walk_forward.json"
+"""With which a walk-forward test begins."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def newest_run(runs_dir: Path, name: str | None = None) -> Path:
             message = f"expected a run that has trained in {runs_dir}, got none"
             raise ConfigError(f"{message}; start one, or name another --runs-dir")
         return runs_dir / max(trained, key=lambda one: (one.progressed, one.name)).name
+    if (runs_dir / name / PLAN).is_file():
+        raise ConfigError(f"expected a run, got {name!r}, a walk-forward test; go on with walk-forward --resume {name}")
     if not (runs_dir / name / CONFIG).is_file():
         runs = sorted(config.parent.name for config in runs_dir.glob(f"*/{CONFIG}"))
         newest = f"; the last names there: {', '.join(runs[-5:]) or 'none'}"
