@@ -82,11 +82,9 @@ def read_index(path: Path, dates: DateArray) -> Float64Array:
     Raises `DataError` as `read_closes`.
     """
     series = read_closes(path)
-    wanted = dates.astype("datetime64[D]").astype(np.int64)
-    place = np.searchsorted(series.index.to_numpy(), wanted, side="right") - 1
-    age = wanted - series.index.to_numpy()[place]
-    is_covered = (place >= 0) & (wanted <= series.index[-1]) & (age <= LONGEST_GAP_DAYS)
-    return np.where(is_covered, series.to_numpy()[place], np.nan)
+    wanted = dates.astype("datetime64[D]").astype(np.int32)
+    close = series.reindex(wanted, method="ffill", tolerance=LONGEST_GAP_DAYS)
+    return np.where(wanted <= series.index[-1], close, np.nan)
 
 
 def read_closes(path: Path) -> pd.Series:
