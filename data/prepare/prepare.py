@@ -240,10 +240,7 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     events = events[events["day"].between(EARLIEST, latest_day())].dropna(subset=EVENTS, how="all")
     is_empty = rows[PRICES].isna().all(axis=1)
     summary.dropped[_NO_PRICE] += 0 if table.layout.panel else int(is_empty.sum())
-    rows, events = (
-        rows[~is_empty],
-        events[events[EVENTS].notna().any(axis=1) & events["day"].between(EARLIEST, latest_day())],
-    )
+    rows = rows[~is_empty]
     if rows.empty:
         raise UnusableFileError("no row has a price")
     if "adjusted" in rows:
