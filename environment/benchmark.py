@@ -96,8 +96,8 @@ def benchmark_weights(account: Account, parts: Tensor, rebalanced: Collection[in
         return weights
     is_traded = account.has_bar & (parts > 0)
     parts, held = torch.where(is_traded, parts, 0.0), torch.where(is_traded, weights, 0.0)
-    if account.quotes.is_member is not None:  # what has left is sold at the next rebalancing
-        parts = torch.where(account.quotes.is_member[account.day], parts, 0.0)
+    if (member := account.is_member) is not None:  # what has left is sold at the next rebalancing
+        parts = torch.where(member, parts, 0.0)
     cash = account.cash / account.equity
     target = (cash + held.sum(1))[:, None] * parts / parts.sum(1, keepdim=True).clamp(min=1e-300)
     sold, lacking = (held - BAND * target).clamp(min=0.0), (target - held).clamp(min=0.0)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from data.bars import PRICE_COLUMNS
 from data.features.nine import PRICES, NormalizationStats
 from data.features.own import FUTURES, GAPS, with_future
 from data.loader import StockDataLoader
@@ -29,8 +30,6 @@ logger = logging.getLogger(__name__)
 Array = NDArray[Any]
 Known = dict[str, tuple[int, Array]]
 """By name the first day and the (days, ...) values."""
-_NAMES = ("open", "close", "high", "low")
-"""Of `PRICES`, in their order."""
 _IMPOSSIBLE = (-np.inf, -1.0, 0.0, np.inf)
 
 
@@ -93,7 +92,7 @@ def reloaded(market: Market) -> Market:
     """Return a market as the loader reads its bars anew; days and tickers of which nothing is left stay, empty."""
     prices = market.data_array[..., list(PRICES)]
     row, column = np.nonzero(~np.isnan(prices).all(axis=2))
-    bars = {name: prices[row, column, place] for place, name in enumerate(_NAMES)}
+    bars = {name: prices[row, column, place] for place, name in enumerate(PRICE_COLUMNS)}
     bars |= {name: values[row, column] for name, values in market.extra_columns.items()}
     ticker = pd.Categorical.from_codes(column, market.tickers)
     frame = pd.DataFrame({"date": market.dates[row].astype("datetime64[s]"), "ticker": ticker, **bars})

@@ -162,7 +162,7 @@ class RunLog:
             logger.warning("the last line of %s is torn and is dropped: %r", path, torn[:60])
         if lost := sorted({*range(1, generation + 1)} - {record["generation"] for record in kept}):
             logger.warning("%s has no record of %d generations, the first of them %d", path, len(lost), lost[0])
-        write_atomically(self.path / METRICS, "".join(_line(record) for record in kept))
+        write_atomically(path, "".join(_line(record) for record in kept))
         self._purge_step = generation + 1
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
