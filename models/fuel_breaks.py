@@ -26,9 +26,7 @@ class QNetwork(nn.Module):
     input_mean: Tensor
     input_deviation: Tensor
 
-    def __init__(
-        self, channels: int, config: QNetworkConfig, *, prior_channel: int | None, prior_scale: float = 1.0
-    ) -> None:
+    def __init__(self, channels: int, config: QNetworkConfig, *, prior_channel: int | None, prior_scale: float) -> None:
         super().__init__()
         width = config.width
         self.prior_channel = prior_channel

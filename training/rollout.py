@@ -226,7 +226,7 @@ def kept_windows(days: int, windows: int, most: int) -> tuple[Tensor, Tensor]:
 class PopulationRollouts:
     """Plays a population on the training days of a market."""
 
-    def __init__(self, days: TrainingDays, safe_point: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, days: TrainingDays, safe_point: Callable[[], None]) -> None:
         """Play these days; `safe_point` is called before every day, and may raise to stop."""
         self.training_days, self.safe_point = days, safe_point
 

@@ -34,7 +34,7 @@ class Chart:
 
     title: str
     x: npt.NDArray[Any]  # (T,) dates, integers or floats; ascending
-    lines: Mapping[str, Float64Array] = field(default_factory=dict)  # (T,) values by label; NaN leaves a gap
+    lines: Mapping[str, Float64Array]  # (T,) values by label; NaN leaves a gap
     end: str = "{:+,.1f} %"  # format of the last known value, which follows a line's label
     bands: Mapping[str, tuple[Float64Array, Float64Array]] = field(default_factory=dict)  # (T,) lowest, highest values
     note: str = ""

@@ -223,7 +223,7 @@ class Processes(Executor):
 
 
 @contextlib.contextmanager
-def open_executor(jobs: int = 1, *, logs: Path | None = None) -> Iterator[Executor]:
+def open_executor(jobs: int, *, logs: Path | None = None) -> Iterator[Executor]:
     """Open an executor: several processes, or this one for a single job at once.
 
     Args:

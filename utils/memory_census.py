@@ -66,7 +66,7 @@ class Heap:
         kinds = Counter(map(type, self.objects))
         return {**counts, "retained_graphs": graphs, **sizes, "lists": kinds[list], "dicts": kinds[dict]}
 
-    def largest(self, min_mb: float = 10.0) -> list[dict[str, Any]]:
+    def largest(self, min_mb: float) -> list[dict[str, Any]]:
         """Describe the largest objects of at least `min_mb` MiB, largest first.
 
         The size is that of the memory, not of one view of it, and of a container without its items.
@@ -97,7 +97,9 @@ class Heap:
                 if id(item) in holders
             }
             for place, item in followed.items():
-                links[place].append(repr(item) if type(item) in (ModuleType, FunctionType) else type_name(type(item)))
+                kind = type(item)
+                is_named = kind in (ModuleType, FunctionType)
+                links[place].append(repr(item) if is_named else f"{kind.__module__}.{kind.__qualname__}")
             followed = {place: item for place, item in followed.items() if type(item) in _CONTAINERS}
         return [" in ".join(link).replace("builtins.", "") or UNKNOWN_HOLDER for link in links]
 
@@ -140,14 +142,9 @@ def forget_living() -> None:
         living.clear()
 
 
-def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:
+def large_object_table(heap: Heap, min_mb: float) -> str:
     """Return the largest objects of at least `min_mb` MiB as a table."""
     return table(rows) if (rows := heap.largest(min_mb)) else "none"
-
-
-def type_name(kind: type) -> str:
-    """Return `module.qualname`."""
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def find_storages(items: Iterable[Any]) -> list[tuple[int, Any, Any]]:

@@ -67,7 +67,7 @@ class MeanTest:
     mean: float
     standard_error: float
     degrees_of_freedom: float
-    trials: int = 1
+    trials: int
 
     @property
     def p_value(self) -> float:

@@ -159,7 +159,7 @@ class Quantities:
             self._last[name, some.step] = np.nan_to_num(against).clip(-_LARGEST, _LARGEST).astype(np.float32)
         return self._last[name, some.step]
 
-    def by_own_slopes(self, values: Float32Array, season: Int64Array | None = None) -> Float32Array:
+    def by_own_slopes(self, values: Float32Array, season: Int64Array | None) -> Float32Array:
         """Return (days, n) values times each stock's slope of next returns on them, as far as it is known on the day,
         shrunk as by some sessions without returns; less the mean of a day.
 

@@ -105,9 +105,7 @@ def is_adjusted_bar(title: str) -> bool:
     return any(_RANKS.get(name.replace(word, "", 1), ("", 0))[0] in VALUES for word in words)
 
 
-def layout_of(
-    rows: Sequence[Sequence[str]], separator: str, choices: Choices, needed: Sequence[str] = PRICES
-) -> Layout | None:
+def layout_of(rows: Sequence[Sequence[str]], separator: str, choices: Choices, needed: Sequence[str]) -> Layout | None:
     """Return the layout of a file that begins with these rows, None for others.
 
     Raises `UnclearFileError` where the header lacks one of the `needed` prices, or there is none.

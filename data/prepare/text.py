@@ -228,7 +228,7 @@ def decimal_sign(text: str) -> str:
     )
 
 
-def numbers(text: str, decimal: str = ".") -> Float64Array:
+def numbers(text: str, decimal: str) -> Float64Array:
     """Return the values (lines,) of bare numbers with this decimal sign, NaN for any other text.
 
     Thousands may be grouped by the other sign, in India by two digits. 1.5M is 1,500,000.

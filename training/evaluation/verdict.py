@@ -105,7 +105,7 @@ class Verdict:
     """The same with the champion's returns scaled to the benchmark's "exposure" and "volatility", by these names."""
     best_baseline: BestBaseline | None
     trials: int
-    benchmark: str = "equal weight"
+    benchmark: str
 
     @property
     def has_selection(self) -> bool:

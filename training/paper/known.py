@@ -65,7 +65,7 @@ def packed(market: Market, day: int) -> str:
 
 
 def known_market(
-    market: Market, record: MarketRecord, journal: Journal, named: Sequence[Event] = ()
+    market: Market, record: MarketRecord, journal: Journal, named: Sequence[Event]
 ) -> tuple[Market, list[Change]]:
     """Return data in the terms of an account, and what they bring that its journal lacks.
 

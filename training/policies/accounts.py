@@ -79,7 +79,7 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
 
 
 def account_of_table(
-    name: str, table: Float64Array, setup: EvaluationSetup, hold: int | None = None, *, is_weights: bool
+    name: str, table: Float64Array, setup: EvaluationSetup, hold: int | None, *, is_weights: bool
 ) -> Played:
     """Play (days, n) scores or target weights, as `account_of` does. Raises DataError where no scores differ."""
     if is_weights:

@@ -76,7 +76,7 @@ def market_of(loader: StockDataLoader, config: Config, *, audits: bool) -> Marke
     return market
 
 
-def market_of_run(loader: StockDataLoader, config: Config, path: Path, splits: Splits | None = None) -> Market:
+def market_of_run(loader: StockDataLoader, config: Config, path: Path, splits: Splits | None) -> Market:
     """Return the market of the run in `path`: audited and recorded where it is new, else as recorded.
 
     Args:

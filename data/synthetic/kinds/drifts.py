@@ -146,9 +146,7 @@ register(
 )
 
 
-def transient_space(
-    config: SyntheticConfig, share: float, half_life_days: float, common_share: float = 0.0
-) -> StateSpace:
+def transient_space(config: SyntheticConfig, share: float, half_life_days: float, common_share: float) -> StateSpace:
     """Return the state space: the state is the deviation from the anchor, whose decay is the drift."""
     log_phi, specific = log_persistence(half_life_days), config.daily_noise**2 * (1.0 - common_share)
     return StateSpace(log_phi, math.expm1(log_phi), share * specific, specific, share * specific)
