@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.networks import Networks, soft_update
+from models.networks import ActorCritic, Networks, soft_update
 
 LOSSES = ("critic", "actor")
 _DAY_MEAN_WEIGHT = 0.1
@@ -108,8 +108,7 @@ def losses_of(networks: Networks, gamma: Tensor, batch: Batch, *, cost: float) -
     td_target = td_targets(networks, gamma, batch, cost)
 
     # What critics and actors make of the stocks; an actor reads its critic's hidden units, detached.
-    x, days_and_stocks = batch.x.flatten(1, 2), batch.x.shape[1:3]
-    value, score = (part.unflatten(2, days_and_stocks) for part in networks.online.outputs(x))
+    value, score = _outputs(networks.online, batch.x)
 
     # Critic: squared temporal differences in units of the outputs, those of a day's mean with less weight.
     error = (value - td_target) / networks.scale.view(-1, 1, 1, 1)
@@ -128,12 +127,16 @@ def losses_of(networks: Networks, gamma: Tensor, batch: Batch, *, cost: float) -
     return critic.sum() + actor.sum(), torch.stack((squared_percent, actor.mean(1))).detach()
 
 
+def _outputs(networks: ActorCritic, x: Tensor) -> Iterator[Tensor]:
+    """Yield the values of critics and the scores of actors, (A, folds, D, S) each, by (folds, D, S, inputs)."""
+    return (part.unflatten(2, x.shape[1:3]) for part in networks.outputs(x.flatten(1, 2)))
+
+
 @torch.no_grad()
 def td_targets(networks: Networks, gamma: Tensor, batch: Batch, cost: float) -> Tensor:
     """Return the (A, folds, D, S) targets of temporal differences: the reward, and what the target networks make of
     what follows, by their own choices at the price of capital in the replayed accounts."""
-    x, days_and_stocks = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
-    value, score = (part.unflatten(2, days_and_stocks) for part in networks.target.outputs(x))
+    value, score = _outputs(networks.target, batch.next_x)
     # One gamma a decision, however many sessions later the next one is; what was closed, or is not known, adds nothing.
     follows = ~batch.terminated
     is_kept = (score - batch.next_price[..., None] >= -cost) & follows
