@@ -160,7 +160,7 @@ def require_adjusted(rows: pd.DataFrame, events: pd.DataFrame) -> None:
 
 
 def with_factors(
-    rows: pd.DataFrame, own: set[str], is_settled: pd.Series | None = None
+    rows: pd.DataFrame, own: set[str], is_settled: pd.Series | bool = False
 ) -> tuple[pd.DataFrame, list[str], set[str]]:
     """Return rows without adjustment factors, adjusted by those that prices follow, notes, and the adjusted tickers.
 
@@ -195,7 +195,7 @@ def with_factors(
     return rows, notes, tickers
 
 
-def require_no_factors(rows: pd.DataFrame, own: Collection[str] = (), is_settled: pd.Series | None = None) -> None:
+def require_no_factors(rows: pd.DataFrame, own: Collection[str] = (), is_settled: pd.Series | bool = False) -> None:
     """Raise `DataError` for a further column that is a factor in all but its title: it would know later splits.
 
     Shares outstanding, which also change with splits, change with less than splits, too, and are nowhere 1.
@@ -218,7 +218,7 @@ def require_no_factors(rows: pd.DataFrame, own: Collection[str] = (), is_settled
             )
 
 
-def _steps(rows: pd.DataFrame, name: str, is_settled: pd.Series | None) -> Float64Array | None:
+def _steps(rows: pd.DataFrame, name: str, is_settled: pd.Series | bool) -> Float64Array | None:
     """Return (rows,) logarithms of a factor of single days, or changes of a lasting one; None for what is no factor."""
     if (rows[name] < 0).any():
         return None
@@ -230,7 +230,7 @@ def _steps(rows: pd.DataFrame, name: str, is_settled: pd.Series | None) -> Float
     steps = level if is_lasting.any() else of_day
     if np.count_nonzero(steps) > max(_OFTEN * len(rows), 2 * is_first.sum()):
         return None
-    return steps if is_settled is None else np.where(is_settled, 0.0, steps)
+    return np.where(is_settled, 0.0, steps)
 
 
 def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
