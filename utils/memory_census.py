@@ -19,7 +19,7 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from utils.memory_guard import MIB
-from utils.tables import table
+from utils.tables import Rows, table
 
 MAX_LISTED = 20
 MAX_HOLDERS = 4
@@ -66,7 +66,7 @@ class Heap:
         kinds = Counter(map(type, self.objects))
         return {**counts, "retained_graphs": graphs, **sizes, "lists": kinds[list], "dicts": kinds[dict]}
 
-    def largest(self, min_mb: float) -> list[dict[str, Any]]:
+    def largest(self, min_mb: float) -> Rows:
         """Describe the largest objects of at least `min_mb` MiB, largest first.
 
         The size is that of the memory, not of one view of it, and of a container without its items.

@@ -18,14 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import psutil
 import torch
 
 from utils.memory_census import CLASSES, Heap, count_living, forget_living, large_object_table
 from utils.memory_guard import MIB, peak_rss_mb, release_free_memory
-from utils.tables import cell, table
+from utils.tables import Rows, cell, table
 
 MAX_SNAPSHOTS = 10_000
 """Those of 2,000 generations; a snapshot takes a kilobyte."""
@@ -214,7 +213,7 @@ class MemoryProfiler:
     def trend_table(self, last: int = MAX_SNAPSHOTS, place: str | None = None, kinds: Sequence[str] = ()) -> str:
         """Return a row for each of the last snapshots, of all or of a place, with the change of RAM since the one
         before; also with counts of these kinds of objects."""
-        seen, rows = [*self.snapshots] if place is None else self.visits(place), list[dict[str, Any]]()
+        seen, rows = [*self.snapshots] if place is None else self.visits(place), Rows()
         for before, now in zip([*seen[:1], *seen], seen, strict=False):
             change = _in_gb("rss_mb", now.measures["rss_mb"] - before.measures["rss_mb"])
             alive = {_COLUMNS[owner]: now.measures[owner] for owner in CLASSES}

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+Rows = list[dict[str, Any]]
+"""Rows of a table: cells by the titles of their columns."""
+
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None, digits: int = 2) -> str:
     """Return rows as aligned text under a header, with numbers to the right, rounded to a number of digits.

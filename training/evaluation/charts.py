@@ -1,6 +1,6 @@
 """The charts of an evaluation and of a run's records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from training.evaluation.judge import Evaluation
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
 from utils.metrics import TRADING_DAYS_PER_YEAR
+from utils.runs.run_log import Records
 from utils.tables import many
 
 COLOURS = {
@@ -173,7 +174,7 @@ def gain_percent(equity: Float64Array) -> Float64Array:
     return np.asarray(100.0 * (equity / equity[0] - 1.0))
 
 
-def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
+def fitness_chart(records: Records) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
     lines = {
         "population mean": column(records, "fitness", "mean"),
@@ -194,7 +195,7 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     )
 
 
-def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def learning_charts(records: Records) -> list[Chart]:
     """Draw what is learned, from the records of metrics.jsonl: losses, what the elites earn, evidence and genes."""
     earned = "Mean of the elites over the training windows of the fitness, % of the capital."
     orders = "Of the champion's orders on training days, out of fold and net of costs."
@@ -217,10 +218,10 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     ]
 
 
-def _generations(records: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _generations(records: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array([record["generation"] for record in records], dtype=np.int64)
 
 
-def column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> Float64Array:
+def column(records: Records, group: str, name: str) -> Float64Array:
     """Return a number of each record; NaN where it is missing or None."""
     return np.array([record[group].get(name) for record in records], dtype=np.float64)

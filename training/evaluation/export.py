@@ -31,7 +31,7 @@ from utils.config.settings import changed_flags
 from utils.config.trader import profile_config
 from utils.metrics import daily_returns
 from utils.runs.run_log import REPORT, write_atomically, write_json
-from utils.tables import many, spreadsheet_text, table, written_p
+from utils.tables import Rows, many, spreadsheet_text, table, written_p
 
 logger = logging.getLogger(__name__)
 RESULTS, EQUITY, TRADES, POSITIONS = "results.json", "equity.csv", "trades.csv", "positions.csv"
@@ -86,7 +86,7 @@ def answer(evaluation: Evaluation, lines: Mapping[str, object] | None = None, wi
 
 def in_full(evaluation: Evaluation, lines: Mapping[str, object] | None = None) -> str:
     """Return the answer with all policies, tests, what to know before believing them, and the verdict, for files."""
-    measures = list[dict[str, Any]]()
+    measures = Rows()
     for name, found in evaluation.policies.items():
         _, low, high = found["return"]
         row = {"policy": name, **{METRICS[key].label: found[key].value for key in SHOWN}}
@@ -99,7 +99,7 @@ def in_full(evaluation: Evaluation, lines: Mapping[str, object] | None = None) -
     return "\n\n".join([answer(evaluation, lines, _UNBROKEN), *tables, "\n".join(told)])
 
 
-def part_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
+def part_rows(evaluation: Evaluation) -> Rows:
     """Return the parts of the profit, and the differences from others, with their tests."""
     return [
         {
@@ -294,7 +294,7 @@ def render(evaluation: Evaluation) -> str:
     )
 
 
-def _score_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
+def _score_rows(evaluation: Evaluation) -> Rows:
     rows = []
     for name, found in evaluation.coefficients.items():
         row: dict[str, Any] = {"Scores": name}

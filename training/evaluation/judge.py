@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from training.forecasts.skill import Coefficient, rank_coefficients
 from utils import metrics
 from utils.arrays import DateArray, Float64Array
 from utils.config.trader import Config
+from utils.runs.run_log import Records
 from utils.statistics import mean_test
 from utils.tables import many
 
@@ -85,7 +86,7 @@ class Evaluation:
     """None where there is a champion for each fold, and for policies of the user."""
     champion_digest: str = ""
     """Of what the champion decides by, see `DDPGAgent.digest`."""
-    records: Sequence[Mapping[str, Any]] = ()
+    records: Records = ()
     """The run's records of metrics.jsonl up to its last generation; empty for a walk-forward test."""
     looks: Sequence[Look] = ()
     """Looks at the judged days, the oldest first, where they are holdout or test days."""

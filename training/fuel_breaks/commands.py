@@ -45,7 +45,7 @@ from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog, write_json
 from utils.runs.state_tree import misfit
 from utils.statistics import EDGES
-from utils.tables import table
+from utils.tables import Rows, table
 
 logger = logging.getLogger(__name__)
 AGENT = "network"
@@ -266,7 +266,7 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     best = max(leads, key=means.__getitem__)
     lead, tiles = lead_text(means[AGENT], {f"the best baseline, {best}": means[best]}), len(saved[AGENT])
     logger.info("network: %.2f %% on %d test tiles, %s", means[AGENT], tiles, lead)
-    rows = list[dict[str, Any]]()
+    rows = Rows()
     for name, mean in means.items():
         rows.append({"policy": name, "reduction %": mean})
         if gained := leads.get(name):

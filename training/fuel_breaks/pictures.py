@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +16,7 @@ from utils.arrays import BoolArray, Float64Array
 from utils.charts import Chart
 from utils.pictures import GREY, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
 from utils.runs.durable import new_file
+from utils.runs.run_log import Records
 
 _COVERS = {
     "": ("unburnable", "#AFC6D9"),
@@ -37,7 +37,7 @@ _FRAMES = 25
 _SIDES = "without breaks", "with the network's breaks"
 
 
-def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str) -> None:
+def draw_learning(records: Records, path: Path, note: str) -> None:
     """Write a PNG of the reduction of the burned area on validation tiles over the episodes played."""
     names = {
         "network": "agent",

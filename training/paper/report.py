@@ -3,7 +3,6 @@ both, with orders, positions, certificate, and what happened."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from training.paper.decider import Champion, word_of
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
-from utils.tables import many
+from utils.tables import Rows, many
 
 _SHOWN = 40
 _COLOURS = {"account": "#0072B2", "backtest": "#333333", "benchmark": "#E69F00"}
@@ -135,16 +134,16 @@ def _render(account: Account, played: Backtest) -> str:
     )
 
 
-def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
+def _listings(account: Account) -> dict[str, Rows]:
     book, journal, answers = account.book, account.journal, account.journal.of("answer")
-    orders, factors = list[dict[str, Any]](), journal.units()
+    orders, factors = Rows(), journal.units()
     unanswered = {"status": "accepted" if journal.opening["venue"] == "paper" else "unknown"}
     for order in book.intended(book.last):
         said = answers[order.id].body if order.id in answers else unanswered
         shares = order.shares / factors[order.ticker]
         answer = f"{said['status']} {said.get('reason', '')}"
         orders.append({"side": order.side, "ticker": order.ticker, "shares": shares, "answer": answer})
-    session, positions, (gained, closed) = book.session(book.last), list[dict[str, Any]](), profits(account)
+    session, positions, (gained, closed) = book.session(book.last), Rows(), profits(account)
     values = {ticker: book.worth({ticker: shares}, book.last) for ticker, shares in session["positions"].items()}
     for ticker, worth in sorted(values.items(), key=lambda one: -one[1]):
         shares = session["positions"][ticker] / factors[ticker]
@@ -174,10 +173,10 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def profits(account: Account) -> tuple[dict[str, float], list[dict[str, Any]]]:
+def profits(account: Account) -> tuple[dict[str, float], Rows]:
     """Return what was received for the stocks that are held, less what was paid since their first purchase, and the
     closed positions with their profit, before costs."""
-    book, closed, first, gained = account.book, list[dict[str, Any]](), dict[str, str](), dict[str, float]()
+    book, closed, first, gained = account.book, Rows(), dict[str, str](), dict[str, float]()
     for day in range(book.start + 1, book.last + 1):
         for fill in book.fills(day):
             first.setdefault(fill.ticker, book.date(day))

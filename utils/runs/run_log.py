@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +40,8 @@ SETTINGS = "config.toml"
 _BEGAN_IN = "began_in"
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
 Settings = TypeVar("Settings")
+Records = Sequence[Mapping[str, Any]]
+"""Generations, as metrics.jsonl tells them."""
 
 
 class RunLog:
