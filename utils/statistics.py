@@ -113,11 +113,10 @@ def mean_test(values: Float64Array, trials: int = 1, mean_block: float | None = 
     (Priestley 1981), less one for the mean.
     """
     days = len(values)
-    if days < 2:
-        return MeanTest(float(values.mean()) if days else 0.0, 0.0, 1.0, trials)
-    deviation = values - values.mean()
-    if np.abs(deviation).max() <= _ROUNDING * np.abs(values).max():
-        return MeanTest(float(values.mean()), 0.0, 1.0, trials)
+    mean = float(values.mean()) if days else 0.0
+    deviation = values - mean
+    if days < 2 or np.abs(deviation).max() <= _ROUNDING * np.abs(values).max():
+        return MeanTest(mean, 0.0, 1.0, trials)
     covariance = np.fft.irfft(np.abs(np.fft.rfft(deviation)) ** 2, n=days) / days
     lag = np.arange(1, days)
     block = mean_block_days(days) if mean_block is None else mean_block
@@ -125,7 +124,7 @@ def mean_test(values: Float64Array, trials: int = 1, mean_block: float | None = 
     variance = max(0.0, float(covariance[0] + 2 * (weight * covariance[1:]).sum()))
     lost = min(0.5, (1 + 2 * float(weight.sum())) / days)
     freedom = max(1.0, days / (1 + 2 * float((weight**2).sum())) - 1)
-    return MeanTest(float(values.mean()), math.sqrt(variance / (1 - lost) / days), freedom, trials)
+    return MeanTest(mean, math.sqrt(variance / (1 - lost) / days), freedom, trials)
 
 
 def cauchy_posterior(estimate: float, error: float, scale: float, chance: float) -> float:

@@ -85,8 +85,9 @@ def with_new_events(
             )
         elif first > last:
             earlier, split = place[days[place] <= last], float(known["split"].prod())
+            size = np.log(split)
             move = float(np.log(prices[new[0], _OPEN] / prices[earlier[-1], _CLOSE]))
-            if abs(np.log(split)) > _TOLD and abs(move + np.log(split)) > abs(move - np.log(split)):
+            if abs(size) > _TOLD and abs(move + size) > abs(move - size):
                 raise contradiction(f"split {split:g}:1 of {ticker}", first, f"a move of {np.expm1(move):+.1%} on it")
             factor = _factors(prices[earlier], days[earlier], known).prod()
             prices[earlier] = _multiplied(prices[earlier], np.full(len(earlier), factor))

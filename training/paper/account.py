@@ -119,9 +119,10 @@ class Account:
         for day in range(book.last + 1, newest + 1):
             for key, text in doubts(book, self.sessions, day):
                 self._suspend(key, text)
-            if day > book.start and book.date(day - 1) not in self.journal.of("intent"):
-                self.journal.append("missed", book.date(day - 1))
-                logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day - 1))
+            before = book.date(day - 1)
+            if day > book.start and before not in self.journal.of("intent"):
+                self.journal.append("missed", before)
+                logger.warning("%s was missed: taken in, but no order was given at its close", before)
             self._take_in(day, until or book.date(newest))
         if not is_late:
             self._decide(newest, until)

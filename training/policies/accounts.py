@@ -44,10 +44,11 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
     """
     if hasattr(policy, "act") or hasattr(policy, "predict"):
         return _account_of_actor(name, policy, setup)
-    if isinstance(policy, pd.DataFrame) and is_rows(policy):
+    is_frame, market = isinstance(policy, pd.DataFrame), setup.market
+    if is_frame and is_rows(policy):
         policy = wide_table(policy, repr(name))
-    if isinstance(policy, pd.DataFrame):
-        policy = policy.rename(columns=setup.market.spelled(policy.columns))
+    if is_frame:
+        policy = policy.rename(columns=market.spelled(policy.columns))
         if (twice := policy.columns.duplicated()).any():
             one = policy.columns[twice][0]
             raise DataError(f"expected one column of a ticker in {name!r}, got two of {one}; keep one")
@@ -56,17 +57,17 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         played = play_policy(setup, given)
         logger.info("%s", given.how)
         return _with_asked(played, how=given.how, notes=given.notes(played), refused=given.refused)
-    table, notes = table_of(name, policy, setup.market), list[str]()
+    table, notes = table_of(name, policy, market), list[str]()
     played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy))
     assert played.asked is not None
     how, gap = played.asked.how, played.asked.gap
-    if isinstance(policy, pd.DataFrame):
-        tickers = [setup.market.tickers[column] for column in setup.market.investable_columns]
+    if is_frame:
+        tickers = [market.tickers[column] for column in market.investable_columns]
         other = policy.columns.difference(tickers)
         if len(other):
             notes.append(f"{len(other):,} of {len(policy.columns):,} tickers cannot be bought here, as {other[0]}.")
             if is_weights(policy):  # what was to be held in them, until something else was asked for
-                elsewhere = pd.DataFrame(aligned(name, policy, setup.market, other)).ffill().abs().sum(axis=1)
+                elsewhere = pd.DataFrame(aligned(name, policy, market, other)).ffill().abs().sum(axis=1)
                 gap += float(elsewhere[setup.judged].mean())
         if is_weights(policy) and policy.notna().any(axis=1).any():
             of_rows, kept = (float(part.sum(axis=1).max()) for part in (policy, policy.ffill()))

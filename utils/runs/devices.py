@@ -30,11 +30,11 @@ def choose_device(name: str) -> torch.device:
             torch.version.cuda or "none",
         )
     device = torch.device(("cuda" if has_cuda else "cpu") if name == "auto" else name)
-    if device.type == "cuda" and not has_cuda:
-        raise ConfigError(f"--device: expected cpu or auto on a machine without CUDA, got {name!r}")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise ConfigError(f"--device: expected one of {count} CUDA devices, from cuda:0 on, got {name!r}")
     if device.type == "cuda":
+        if not has_cuda:
+            raise ConfigError(f"--device: expected cpu or auto on a machine without CUDA, got {name!r}")
+        if (device.index or 0) >= (count := torch.cuda.device_count()):
+            raise ConfigError(f"--device: expected one of {count} CUDA devices, from cuda:0 on, got {name!r}")
         # Deterministic kernels: the same card gives the same bits (PyTorch, "Reproducibility"). One without a
         # deterministic form warns. New memory is not filled, as torch would to expose reads of uninitialised memory.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts, at the first product
