@@ -29,7 +29,7 @@ from models import ddpg
 from models.ddpg import LOSSES, Batch, Losses
 from models.evidence import Evidence
 from models.evolution import HORIZON, believed_genes
-from models.networks import Networks
+from models.networks import AdamW, Networks
 from models.policy import Forecasts, decide
 from utils.arrays import Float32Array
 from utils.config.settings import from_dict
@@ -104,6 +104,16 @@ class DDPGAgent:
     def critic_target(self) -> nn.ParameterDict:
         """Those of the critic's target network."""
         return _module(self.networks.target.critic.flat)
+
+    @property
+    def actor_optimizer(self) -> AdamW:
+        """Optimiser of the actor."""
+        return self.networks.optimizers["actor"]
+
+    @property
+    def critic_optimizer(self) -> AdamW:
+        """Optimiser of the critic."""
+        return self.networks.optimizers["critic"]
 
     @property
     def actor_loss_history(self) -> list[float]:
