@@ -24,6 +24,7 @@ from utils.config.settings import (
     Setting,
     flatten,
     from_dict,
+    read_settings,
     settings_hash,
     settings_of,
     settings_to_resume,
@@ -337,3 +338,8 @@ def test_settings_beside_one_that_is_named_keep_their_defaults() -> None:
     default = type(settings)()
     assert settings == with_settings(default, {"env.scenarios.winds": 4}) != default
     assert settings.env.scenarios.reward_ignitions_per_wind == default.env.scenarios.reward_ignitions_per_wind == 20
+
+
+def test_dashes_of_a_file_are_those_of_flags(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[evaluation]\nrandom-pickers = 7\n\n[env]\ncost_bps = 3\n")
+    assert read_settings(tmp_path / "run.toml") == {"evaluation.random_pickers": 7, "env.cost_bps": 3}

@@ -118,8 +118,7 @@ def parse_command(
         raise ConfigError(f"expected a known flag, got {wrong!r}{hint(wrong, flags, '; see --help')}")
     values = vars(parsed)
     if settings is not None and "config" in values:
-        stated = read_settings(Path(values["config"]))
-        values = {key.replace("-", "_"): value for key, value in stated.items()} | values
+        values = read_settings(Path(values["config"])) | values
     explicit = frozenset(values.keys() & defaults.keys())
     if {"run", "resume"} <= explicit:
         raise ConfigError(f"expected --run or --resume, got both ({values['run']!r}, {values['resume']!r})")

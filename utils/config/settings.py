@@ -281,9 +281,10 @@ def read_json(path: Path) -> Any:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a TOML file, or in the config.json of a run, by dotted name. Raises ConfigError."""
+    """Return the settings in a TOML file, where - stands for _, or in the config.json of a run, by dotted name. Raises
+    ConfigError."""
     if path.suffix != ".json":
-        return flatten(read_toml(path))
+        return {name.replace("-", "_"): value for name, value in flatten(read_toml(path)).items()}
     try:
         return repeated(read_json(path))
     except (AttributeError, OSError, RecursionError, ValueError) as error:
