@@ -56,10 +56,8 @@ def test_bands_that_make_no_landscape_are_refused(changes: dict[str, Any], messa
 
 def test_bands_that_are_missing_are_named() -> None:
     bands = stored_bands(6, 4)
-    del bands["elevation_m"], bands["slope_percent"]
-    with pytest.raises(
-        DataError, match=r"expected the bands .* in a test, got none of (slope_percent, elevation_m|ele.*)$"
-    ):
+    del bands["elevation_m"]
+    with pytest.raises(DataError, match=r"expected the bands .* in a test, got none of elevation_m$"):
         landscape_from_bands(bands, "a test")
 
 

@@ -28,6 +28,7 @@ FAULTS = [
 ]
 """Of the orders of each session, one after the other."""
 DAYS = 9
+START_OF_2010 = np.datetime64("2010-01-01")
 
 
 def prices(day: int, feature: int) -> dict[str, float]:
@@ -227,14 +228,14 @@ def test_parts_of_orders_are_fills() -> None:
 
 @pytest.mark.parametrize(
     ("ask", "path", "status"),
-    [("cash", "account", 400), ("positions", "positions", 404), ("positions", "positions", 422)],
+    [(("cash",), "account", 400), (("positions",), "positions", 404), (("orders_since", START_OF_2010), "orders", 422)],
 )
-def test_an_answer_that_refuses_or_lacks_its_fields_is_one_line(ask: str, path: str, status: int) -> None:
+def test_an_answer_that_refuses_or_lacks_its_fields_is_one_line(ask: tuple[Any, ...], path: str, status: int) -> None:
     account = FakeAlpaca(1.0)
     for code, said in ((status, f"got {status}: .*no {path}"), (200, "with its fields, got none for")):
         account.refused = {path: code}
         with pytest.raises(DataError, match=said):
-            getattr(account.venue, ask)()
+            getattr(account.venue, ask[0])(*ask[1:])
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-1e400", None, "none"])

@@ -37,7 +37,6 @@ DEPTH = 2
 TOKEN = "SERVE_TOKEN"
 BOARD = "/tensorboard"
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-_GONE = datetime.fromtimestamp(0, UTC)
 
 
 def run_serve(arguments: ServeArguments) -> None:
@@ -141,7 +140,7 @@ def _index(runs_dir: Path, files: dict[str, Path]) -> str:
             {
                 "name": next(iter(here)).rpartition("/")[0] or "all runs",
                 "state": "running" if is_held(folder) else "ended" if is_ended else "stopped",
-                "written": written.strftime("%Y-%m-%d %H:%M"),
+                "written": datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d %H:%M"),
                 "files": [(name, path.name) for name, path in here.items()],
             }
         )
@@ -149,11 +148,11 @@ def _index(runs_dir: Path, files: dict[str, Path]) -> str:
     return document("serve.html", f"Runs in {runs_dir}", folder=Path(__file__).parent, folders=rows, board=BOARD)
 
 
-def _written(path: Path) -> datetime:
-    """Return when a file was written; long ago where it was removed meanwhile."""
+def _written(path: Path) -> float:
+    """Return when a file was written, in seconds since 1970; 0 where it was removed meanwhile."""
     with suppress(OSError):
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return _GONE
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _tensorboard(runs_dir: Path) -> WSGIApplication:

@@ -79,12 +79,12 @@ def open_account(arguments: PaperOpenArguments, decider: Decider, market: Market
             "capital": arguments.capital,
             "calendar": calendar,
             "venue": arguments.venue,
-            # Another account of the same name may trade at the same broker.
-            "orders": f"{path.name}-{secrets.token_hex(3)}" if arguments.venue == "alpaca" else path.name,
             "layout": LAYOUT,
             "start": str(last),
             "certificate": TERMS,
         }
+        if arguments.venue == "alpaca":  # where another account of the same name may trade, too
+            opening["orders"] = f"{path.name}-{secrets.token_hex(3)}"
         Journal.create(folder / JOURNAL, opening)
         for item in folder.iterdir():
             fsync(item)
